@@ -138,7 +138,7 @@ std::vector<Exchange> average_of(const StepMap& map) {
   std::vector<Exchange> all;
   const auto number = map.options().recipe.weight_dtype() == DType::fp64 ? sizeof(double) : sizeof(float);
   for (std::uint32_t l = 0; l < map.layers(); ++l)
-    for (std::uint32_t chunk = 0; chunk < map.layout().chunks_of(l); ++chunk) {
+    for (std::uint32_t chunk = 0; chunk < map.layout().trained_chunks(l); ++chunk) {
       std::uint64_t numbers = 0;
       for (const auto& segment : map.layout().segments(l, chunk)) numbers += segment.elements;
       all.push_back({Operation::all_reduce, numbers * number, map.mesh().size(), 1, map.data().sum_order()});

@@ -19,7 +19,6 @@ constexpr FeatureWords kWords[] = {
     {tensor_grid, "tp-mode", "tensor ranks in a grid (`tp-mode` 2d, 2.5d or 3d)", kMany, "give `tp-mode` 1d"},
     {row_pieces, "tp-overlap", "`tp-overlap` {}", kOne, "leave out `tp-overlap`"},
     {context_ranks, "cp", "`cp` {}", kOne, "leave out `cp`"},
-    {two_rings, "cp-mode", "`cp-mode` two-rings", kOne, "give another `cp-mode`"},
     {expert_ranks, "ep", "`ep` {}", kOne, "leave out `ep`"},
     {pipeline, "pp", "`pp` {}", kOne, "leave out `pp`"},
     {two_directions, "schedule", "a schedule with two directions", kOne, "give another schedule, such as `schedule` 1f1b"},
@@ -35,8 +34,6 @@ constexpr FeatureWords kWords[] = {
     {skips, "skips", "skip connections", kMany, "leave out `skips`"},
     {experts, "experts", "a mixture of experts", kOne, "leave out `experts`"},
     {expert_capacity, "expert-capacity", "`expert-capacity`", kOne, "leave out `expert-capacity`"},
-    {capped_scores, "attention-cap", "capped scores of attention", kMany, "give `attention-cap` 0"},
-    {fused_gate, "model", "an MLP whose gate and values are one tensor", kOne, "give another `model`"},
     {adapters, "lora-rank", "adapters (`lora-rank`)", kMany, "leave out `lora-rank`"},
     {frozen, "freeze", "frozen parameters (`freeze`, `lora-rank`)", kMany, "train all parameters"},
     {vocab_tiles, "vocab-tiles", "`vocab-tiles` {}", kOne, "leave out `vocab-tiles`"},
@@ -62,15 +59,12 @@ constexpr Exclusion kExclusions[] = {
     {tensor_grid, experts, "because the ranks of a grid have blocks of one MLP"},
     {adapters, tensor_grid, "because the narrow results between an adapter's two products would have to be exchanged"},
     {tensor_grid, mlp_tiles, "because the ranks of a grid cut the features of an MLP in their own way"},
-    {tensor_grid, mlp_row_tiles, "because the ranks of a grid share the rows of an MLP"},
     {tensor_grid, attention_tiles, "because the ranks of a grid have blocks of the matrices"},
     {tensor_grid, row_pieces, "because only ranks in a line exchange rows in pieces"},
     {context_ranks, canonical, "which adds the gradients of whole micro-batches in their order"},
-    {context_ranks, skips, "because a skip and the attention behind it are one layer"},
     {context_ranks, expert_capacity, "which counts the tokens of whole micro-batches"},
     {context_ranks, local_sgd, kNoSums},
     {context_ranks, two_directions, kDataRanksOnly},
-    {two_rings, capped_scores, kNotBuilt},
     {expert_ranks, canonical, "because what expert ranks have in common is added once a step"},
     {expert_ranks, local_sgd, kNoSums},
     {expert_ranks, two_directions, kDataRanksOnly},
@@ -84,11 +78,8 @@ constexpr Exclusion kExclusions[] = {
     {asynchronous, clipped_groups, "because all its stages are clipped by one norm"},
     {asynchronous, tied, "because its stages read different versions of their weights"},
     {frozen, asynchronous, kNotBuilt},
-    {frozen, two_directions, kNotBuilt},
-    {frozen, local_sgd, kNotBuilt},
     {experts, mlp_tiles, "because experts are used one at a time already"},
     {experts, mlp_row_tiles, "because experts have the rows that their router gives them"},
-    {fused_gate, mlp_tiles, "because a tile of one tensor is no block of both"},
 };
 
 std::string named(Feature feature, std::int64_t value) { return fmt::format(fmt::runtime(words_of(feature).words), value); }
@@ -106,7 +97,6 @@ Features features_of(const ModelRank& place) {
   all.add_if(tensor.is_grid(), tensor_grid);
   all.add_several(row_pieces, tensor.pieces);
   all.add_several(context_ranks, place.mesh.context);
-  all.add_if(place.two_rings && place.mesh.context > 1, two_rings);
   all.add_several(expert_ranks, place.mesh.expert);
   return all;
 }

@@ -25,7 +25,6 @@ enum class Feature : std::uint8_t {
   tensor_grid,
   row_pieces,  // rows are exchanged in pieces
   context_ranks,
-  two_rings,
   expert_ranks,
   pipeline,
   two_directions,
@@ -43,8 +42,6 @@ enum class Feature : std::uint8_t {
   skips,
   experts,
   expert_capacity,
-  capped_scores,
-  fused_gate,
   adapters,
   frozen,
   vocab_tiles,

@@ -62,8 +62,9 @@ struct ParamSpec {
   std::uint32_t unit = 0;
   bool apart = false;  // its unit may be leased separately even if little lies before it
   // Its rows (or its columns, if tile_dim is 1) are cut into `tiles` blocks; if these cannot be equal, the first ones are
-  // longer by one (param_tiles.h). Each block is a unit, and a phase uses one at a time.
-  std::uint32_t tiles = 1, tile_dim = 0;
+  // longer by one (param_tiles.h). Each block is a unit, and a phase uses one at a time. If the rows are `tile_parts` parts of
+  // equal length (gate and values in one tensor), each block has its rows of every part.
+  std::uint32_t tiles = 1, tile_dim = 0, tile_parts = 1;
   // Training only reads it: it has no gradient, no optimizer state and no master weight, and its bytes never change.
   bool frozen = false;
 };

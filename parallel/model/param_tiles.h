@@ -1,6 +1,6 @@
 // Tiles of a parameter (ParamSpec::tiles): the rows or columns of each tile, and where its elements lie in the whole.
 //
-// A parameter that is cut into tiles of columns is stored tile by tile, each row-major, so that a tile is contiguous.
+// A parameter that is cut into tiles is stored tile by tile, each row-major, so that a tile is contiguous.
 //
 // Pure. Threads: any. Errors: std::logic_error for a tile that does not exist.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace terrace {
 
-Block tile_of(const ParamSpec& param, std::uint32_t tile);  // its range in the dimension that is cut
+Block tile_of(const ParamSpec& param, std::uint32_t tile);  // its range in the dimension that is cut, in stored order
 Shape tile_shape(const ParamSpec& param, std::uint32_t tile);
 
 // Like each_run() of tensor_split.h, but `first`, `count` and `in_part` count elements in stored order.

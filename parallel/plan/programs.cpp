@@ -166,10 +166,11 @@ class ProgramWriter {
     return out;
   }
 
-  // Local SGD: every group is visited for the sum, and filled with the mean.
+  // Local SGD: every group that trains is visited for the sum, and filled with the mean.
   [[nodiscard]] Program average() const {
     Program out{layers(), 0, {}};
-    for (const auto& visit : sweep(Op::visit, layers(), groups_of()).actions) {
+    const auto trained = [this](std::uint32_t l) { return map_.layout().trained_groups(l); };
+    for (const auto& visit : sweep(Op::visit, layers(), trained).actions) {
       out.actions.push_back(visit);
       out.actions.push_back({.op = Op::fill, .layer = visit.layer, .chunk = visit.chunk});
     }

@@ -85,7 +85,6 @@ Features features_of(const RunConfig& c, const layers::Transformer& model) {
   const auto& p = c.parallel;
   auto all = layers::features_of(model);
   all.add_several(Feature::row_pieces, p.tp_overlap);
-  all.add_if(p.cp > 1 && p.cp_mode == ContextMode::two_rings, Feature::two_rings);
   all.add_if(p.zero != 0, Feature::sharded_state, p.zero);
   all.add_if(p.compress_gradients != Travel::whole, Feature::narrow_gradients);
   all.add_if(p.compress_weights != Travel::whole, Feature::narrow_weights);

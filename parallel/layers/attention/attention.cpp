@@ -63,13 +63,7 @@ void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_pos
 void Attention::rotate_slice(LayerContext& ctx, TensorView qkv, bool inverse) const {
   const auto runs = config_.context().runs(ctx.shape.seq);
   if (runs.size() == 1 && ctx.documents.whole_sequences()) return rotate(ctx, qkv, runs.front().begin, inverse);
-  std::int64_t row = 0;
-  for (std::int64_t b = 0; b < ctx.shape.batch; ++b)
-    for (const auto& run : runs)
-      for (const auto& piece : ctx.documents.pieces(b, run)) {
-        rotate(ctx, row_slice(qkv, row, piece.count), piece.begin - piece.document, inverse);
-        row += piece.count;
-      }
+  each_run(ctx, [&](Block rows, Block run) { rotate(ctx, row_slice(qkv, rows.begin, rows.count), run.begin, inverse); });
 }
 
 void Attention::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {

@@ -14,13 +14,29 @@ Ring::Ring(const Transformer& config, std::int64_t window, Heads here, Heads roo
       room_(room),
       first_(first_work) {}
 
-std::uint32_t Ring::hops(BatchShape shape) const {
-  const auto others = context_.ring - 1;
-  if (window_ == 0) return others;
+std::uint32_t hops_of(const ContextParallel& context, std::int64_t window, std::int64_t slice) {
+  const auto others = context.ring - 1;
+  if (window == 0) return others;
   // The number of earlier slices whose last key the first query sees.
-  const auto seen = (window_ - 2 + shape.seq) / shape.seq;
-  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(seen, 0, others));
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>((window - 2 + slice) / slice, 0, others));
 }
+
+PhaseExchange hop_of(const ContextParallel& context, std::uint32_t from, std::uint32_t to, std::uint32_t places,
+                     std::int64_t elements) {
+  PhaseExchange exchange{.members = kContextRanks,
+                         .from = from,
+                         .to = to,
+                         .sent = std::vector<std::int64_t>(context.ranks, 0),
+                         .received = std::vector<std::int64_t>(context.ranks, 0)};
+  const auto at = [&](std::uint32_t place) {
+    return (context.ring_rank() + place) % context.ring * context.head_ranks() + context.head_rank();
+  };
+  exchange.sent[at(places)] = elements;
+  exchange.received[at(context.ring - places)] = elements;
+  return exchange;
+}
+
+std::uint32_t Ring::hops(BatchShape shape) const { return hops_of(context_, window_, shape.seq); }
 
 std::vector<Ring::Meeting> Ring::meetings(std::uint32_t rank, BatchShape shape, std::uint32_t hops) const {
   const auto own = context_.ring_runs(rank, shape.seq),
@@ -117,17 +133,7 @@ void Ring::describe(CallSteps& steps, LayerCall call, BatchShape shape, const Fi
 }
 
 PhaseExchange Ring::hop(std::uint32_t from, std::uint32_t to, std::uint32_t places, std::int64_t elements) const {
-  PhaseExchange exchange{.members = kContextRanks,
-                         .from = first_ + from,
-                         .to = first_ + to,
-                         .sent = std::vector<std::int64_t>(context_.ranks, 0),
-                         .received = std::vector<std::int64_t>(context_.ranks, 0)};
-  const auto at = [&](std::uint32_t place) {
-    return (context_.ring_rank() + place) % context_.ring * context_.head_ranks() + context_.head_rank();
-  };
-  exchange.sent[at(places)] = elements;
-  exchange.received[at(context_.ring - places)] = elements;
-  return exchange;
+  return hop_of(context_, first_ + from, first_ + to, places, elements);
 }
 
 void Ring::describe_attend(CallSteps& steps, BatchShape shape, const Find& find, std::uint32_t i) const {

@@ -26,6 +26,12 @@
 
 namespace terrace::layers {
 
+// How often a slice is passed on: with a window only as far as a query sees. `slice`: positions at a place in the ring.
+std::uint32_t hops_of(const ContextParallel& context, std::int64_t window, std::int64_t slice);
+// Passes this many elements of a working tensor on by `places` of the ring.
+PhaseExchange hop_of(const ContextParallel& context, std::uint32_t from, std::uint32_t to, std::uint32_t places,
+                     std::int64_t elements);
+
 class Ring {
  public:
   struct Heads {

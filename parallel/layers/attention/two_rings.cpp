@@ -5,12 +5,6 @@
 
 namespace terrace::layers {
 
-std::uint32_t TwoRings::hops(BatchShape shape) const {
-  if (window_ == 0) return ranks() - 1;
-  // The number of earlier slices whose last key the first query sees.
-  return static_cast<std::uint32_t>(std::min<std::int64_t>(ranks() - 1, (window_ - 2 + shape.seq) / shape.seq));
-}
-
 bool TwoRings::sees(BatchShape shape, std::uint32_t slice) const {
   const auto rank = config_.context().rank;
   if (slice > rank) return false;
@@ -53,18 +47,6 @@ std::vector<TensorSpec> TwoRings::middle_work(LayerCall call, BatchShape shape) 
   return all;
 }
 
-PhaseExchange TwoRings::hop(BatchShape shape, std::uint32_t from, std::uint32_t to) const {
-  PhaseExchange exchange{.members = kContextRanks,
-                         .from = from,
-                         .to = to,
-                         .sent = std::vector<std::int64_t>(ranks(), 0),
-                         .received = std::vector<std::int64_t>(ranks(), 0)};
-  const auto elements = keys(shape) * shape.seq * config_.head_dim();
-  exchange.sent[(config_.context().rank + 1) % ranks()] = elements;
-  exchange.received[slice(1)] = elements;
-  return exchange;
-}
-
 template <class F>
 void TwoRings::each_rows(const LayerContext& ctx, F&& f) const {
   const auto& shape = ctx.shape;
@@ -103,8 +85,9 @@ PhaseExchange TwoRings::home(BatchShape shape, std::uint32_t from, std::uint32_t
 // The first product overwrites the sums that the others update.
 void TwoRings::describe_ring(CallSteps& steps, BatchShape shape, Buffer buffer, const Phase& what, Product product) const {
   const auto last = hops(shape);
+  const auto elements = keys(shape) * shape.seq * config_.head_dim();
   for (std::uint32_t i = 0; i <= last; ++i) {
-    if (i < last) steps.exchange(what.half, hop(shape, buffer(i), buffer(i + 1)));
+    if (i < last) steps.exchange(what.half, hop_of(config_.context(), buffer(i), buffer(i + 1), 1, elements));
     auto phase = what;
     for (auto& used : phase.work)
       if (i == 0 && used.access == Access::update) used.access = Access::overwrite;
@@ -149,12 +132,13 @@ void TwoRings::describe_backward(CallSteps& steps, BatchShape shape) const {
                     ctx.math.softmax_rows_grad(ctx.stream, rows, t.work[kDscores], t.saved[kProbabilities], scale);
                   });
                 });
+  const TensorSpec of_head{"", config_.dtype, {shape.seq, shape.seq}};
   describe_ring(
       steps, shape, keys_of,
       {.half = half,
        .work = {{kQueries, Access::read}, {kDscores, Access::read}, {kDqueries, Access::update}, {kDkeys, Access::update}},
-       .scratch_bytes = 0,
-       .flops = 2 * products(shape)},
+       .scratch_bytes = capped() ? scratch_of({of_head, of_head}) : 0,
+       .flops = (capped() ? 3 : 2) * products(shape)},
       &TwoRings::backward_sums);
   steps.exchange(half, home(shape, kDkeys, kOwnDkeys));
   steps.compute({.half = half,
@@ -187,15 +171,16 @@ void TwoRings::deal(LayerContext& ctx, TensorView rows, std::int64_t first, std:
     for (std::int64_t h = 0; h < heads; ++h) {
       const auto of_rows = row_slice(rows, b * ctx.shape.seq, ctx.shape.seq),
                  of_head = matrix(ctx.shape, by_head, b * heads + h, dim);
-      if (way == Way::pack)
-        ctx.math.columns(ctx.stream, of_head, 0, of_rows, first + h * dim, dim);
-      else
-        ctx.math.columns(ctx.stream, of_rows, first + h * dim, of_head, 0, dim);
+      move_columns(ctx, way, of_rows, first + h * dim, of_head, 0, dim);
     }
 }
 
 void TwoRings::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {
   rotate_slice(ctx, qkv, false);
+  deal_out(ctx, t, qkv);
+}
+
+void TwoRings::deal_out(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {
   const auto heads = config_.heads_here(), kv = config_.kv_heads_here(), dim = config_.head_dim();
   deal(ctx, qkv, 0, heads, t.work[kQueries], Way::pack);
   deal(ctx, qkv, heads * dim, kv, t.work[kKeys], Way::pack);
@@ -203,23 +188,26 @@ void TwoRings::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView 
 }
 
 void TwoRings::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView, TensorView dattended) const {
-  const auto heads = config_.heads_here(), kv = config_.kv_heads_here(), dim = config_.head_dim();
-  const auto qkv = t.saved[kInResult];
-  deal(ctx, qkv, 0, heads, t.work[kQueries], Way::pack);
-  deal(ctx, qkv, heads * dim, kv, t.work[kKeys], Way::pack);
-  deal(ctx, qkv, (heads + kv) * dim, kv, t.work[kValues], Way::pack);
-  deal(ctx, dattended, 0, heads, t.work[kDattended], Way::pack);
+  deal_out(ctx, t, t.saved[kInResult]);
+  deal(ctx, dattended, 0, config_.heads_here(), t.work[kDattended], Way::pack);
 }
 
 void TwoRings::forward_scores(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const {
   const auto& shape = ctx.shape;
   const auto from = slice(hops);
   if (!sees(shape, from)) return;
-  const auto dim = config_.head_dim();
   each_head(shape, [&](std::int64_t q, std::int64_t k) {
-    ctx.math.matmul(ctx.stream, scores(shape, t.saved[kProbabilities], from, q), matrix(shape, t.work[kQueries], q, dim),
-                    Transpose::no, matrix(shape, t.work[keys_of(hops)], k, dim), Transpose::yes);
+    score(ctx, t, scores(shape, t.saved[kProbabilities], from, q), q, keys_of(hops), k);
   });
+}
+
+// The softmax multiplies scores by the factor, so the cap is divided by it.
+void TwoRings::score(LayerContext& ctx, const LayerTensors& t, TensorView to, std::int64_t q, std::uint32_t keys,
+                     std::int64_t k) const {
+  const auto dim = config_.head_dim();
+  ctx.math.matmul(ctx.stream, to, matrix(ctx.shape, t.work[kQueries], q, dim), Transpose::no,
+                  matrix(ctx.shape, t.work[keys], k, dim), Transpose::yes);
+  if (capped()) ctx.math.soft_cap(ctx.stream, to, to, cap());
 }
 
 // Every query sees its own position, so the own slice begins all sums.
@@ -253,14 +241,23 @@ void TwoRings::backward_scores(LayerContext& ctx, const LayerTensors& t, std::ui
   });
 }
 
+// The gradient of capped scores needs them again: they are not saved, because the probabilities took their place.
 void TwoRings::backward_sums(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const {
   const auto& shape = ctx.shape;
   const auto from = slice(hops);
   const auto dim = config_.head_dim();
   if (hops == 0) ctx.math.zero(ctx.stream, t.work[kDkeys]);
   if (!sees(shape, from)) return;
+  ScratchArena arena(ctx.scratch);
+  const auto again = capped() ? arena.take(config_.dtype, {shape.seq, shape.seq}) : TensorView{},
+             uncapped = capped() ? arena.take(config_.dtype, again.shape) : TensorView{};
   each_head(shape, [&](std::int64_t q, std::int64_t k) {
-    const auto dscores = scores(shape, t.work[kDscores], from, q);
+    auto dscores = scores(shape, t.work[kDscores], from, q);
+    if (capped()) {
+      score(ctx, t, again, q, keys_of(hops), k);
+      ctx.math.soft_cap_grad(ctx.stream, uncapped, dscores, again, cap());
+      dscores = uncapped;
+    }
     ctx.math.matmul(ctx.stream, matrix(shape, t.work[kDqueries], q, dim), dscores, Transpose::no,
                     matrix(shape, t.work[keys_of(hops)], k, dim), Transpose::no, {},
                     hops == 0 ? Accumulate::no : Accumulate::yes);

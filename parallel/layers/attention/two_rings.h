@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <terrace/parallel/layers/attention/attention.h>
+#include <terrace/parallel/layers/attention/ring.h>
 
 namespace terrace::layers {
 
@@ -27,8 +28,7 @@ class TwoRings final : public Attention {
   [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] double middle_flops(BatchShape shape) const override { return 2 * (hops(shape) + 1) * products(shape); }
 
-  // How often keys, and values, are passed on: with a window only as far as a query sees.
-  [[nodiscard]] std::uint32_t hops(BatchShape shape) const;
+  [[nodiscard]] std::uint32_t hops(BatchShape shape) const { return hops_of(config_.context(), window_, shape.seq); }
 
  private:
   enum MoreSaved : std::size_t { kProbabilities = kLogSumExp };
@@ -46,12 +46,15 @@ class TwoRings final : public Attention {
   void describe_backward(CallSteps& steps, BatchShape shape) const;
   // Sends the sums of the keys' (or values') gradients to the ranks of their slices.
   [[nodiscard]] PhaseExchange home(BatchShape shape, std::uint32_t from, std::uint32_t to) const;
-  [[nodiscard]] PhaseExchange hop(BatchShape shape, std::uint32_t from, std::uint32_t to) const;
   [[nodiscard]] std::vector<std::uint32_t> begins_middle(LayerCall call) const override;
   void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
   void describe_middle(CallSteps& steps, LayerCall call, BatchShape shape) const override;
 
+  [[nodiscard]] bool capped() const { return config_.scores.cap != 0; }
+  [[nodiscard]] double cap() const { return config_.scores.cap / config_.scores.factor(config_.head_dim()); }
+  // Scores of one head, capped, against keys of the working tensor `keys`.
+  void score(LayerContext& ctx, const LayerTensors& t, TensorView to, std::int64_t q, std::uint32_t keys, std::int64_t k) const;
   void forward_scores(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;
   void forward_sums(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;
   void backward_scores(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;
@@ -63,8 +66,8 @@ class TwoRings final : public Attention {
   void end_backward(LayerContext& ctx, const LayerTensors& t) const;
 
   // Converts between rows of heads side by side, from column `first` on, and a tensor by sequence and head.
-  enum class Way : std::uint8_t { pack, unpack };
   void deal(LayerContext& ctx, TensorView rows, std::int64_t first, std::int64_t heads, TensorView by_head, Way way) const;
+  void deal_out(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const;  // into the working tensors
   // Calls f(query head, its key-value head) for every sequence; both are indices of matrices.
   template <class F>
   void each_head(BatchShape shape, F&& f) const;

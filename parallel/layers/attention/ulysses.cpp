@@ -120,10 +120,7 @@ void Ulysses::deal_qkv(LayerContext& ctx, TensorView all, TensorView blocks, Way
     const TensorView block = part(blocks, first, {n, qkv_row(r)});
     first += n * qkv_row(r);
     const auto move = [&](std::int64_t of_all, std::int64_t of_block, std::int64_t heads, Accumulate how) {
-      if (way == Way::pack)
-        ctx.math.columns(ctx.stream, block, of_block * dim, all, of_all * dim, heads * dim);
-      else
-        ctx.math.columns(ctx.stream, all, of_all * dim, block, of_block * dim, heads * dim, how);
+      move_columns(ctx, way, all, of_all * dim, block, of_block * dim, heads * dim, way == Way::pack ? Accumulate::no : how);
     };
     const auto [begin, count] = deal_.queries(r);
     if (count == 0) continue;
@@ -146,10 +143,7 @@ void Ulysses::deal_attended(LayerContext& ctx, TensorView all, TensorView blocks
     const auto [begin, count] = deal_.queries(r);
     if (count == 0) continue;
     const TensorView block = part(blocks, n * begin * dim, {n, count * dim});
-    if (way == Way::pack)
-      ctx.math.columns(ctx.stream, block, 0, all, begin * dim, count * dim);
-    else
-      ctx.math.columns(ctx.stream, all, begin * dim, block, 0, count * dim);
+    move_columns(ctx, way, all, begin * dim, block, 0, count * dim);
   }
 }
 

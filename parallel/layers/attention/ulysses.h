@@ -41,7 +41,6 @@ class Ulysses : public Attention {
   // The elements of a row of q, k and v, and of a row of the attention's result, for the heads of a rank.
   [[nodiscard]] std::int64_t qkv_row(int rank) const;
   [[nodiscard]] std::int64_t attended_row(int rank) const { return deal_.queries(rank).count * config_.head_dim(); }
-  enum class Way : std::uint8_t { pack, unpack };
   // Converts between [rank][sequence, slice] and [sequence, all positions].
   void order_positions(LayerContext& ctx, TensorView by_rank, TensorView by_sequence, Way way) const;
   // The part that this rank's heads fill of a room that is large enough for the first rank's.

@@ -8,7 +8,7 @@
 namespace terrace::layers {
 
 Product::Spec ResidualBranch::in_of(const Transformer& config, std::int64_t block, const Parts& parts) {
-  const bool inner = parts.inner_rows > 0;
+  const bool inner = parts.inner_rows > 0 && !config.tensor().is_grid();
   return {.prefix = config.names.in_block(block, ""),
           .parts = parts.in,
           .outputs = parts.in_outputs,
@@ -19,7 +19,7 @@ Product::Spec ResidualBranch::in_of(const Transformer& config, std::int64_t bloc
 }
 
 Product::Spec ResidualBranch::out_of(const Transformer& config, std::int64_t block, const Parts& parts) {
-  const bool inner = parts.inner_rows > 0;
+  const bool inner = parts.inner_rows > 0 && !config.tensor().is_grid();
   return {.prefix = config.names.in_block(block, ""),
           .parts = parts.out,
           .outputs = {config.hidden},
@@ -130,7 +130,7 @@ void ResidualBranch::describe_call(CallSteps& steps, LayerCall call, BatchShape 
   const bool forward = call == LayerCall::forward;
   if (call != LayerCall::decode)
     for (const auto& tensor : middle_work(call, middle_shape(shape))) static_cast<void>(steps.room(tensor));
-  if (in_inner_tiles())
+  if (in_inner_tiles() && !on_grid())
     describe_inner(steps, call, shape);
   else if (call == LayerCall::decode)
     describe_decode(steps);

@@ -35,6 +35,8 @@
 
 namespace terrace::layers {
 
+class GridProduct;
+
 class ResidualBranch : public TransformerLayer {
  public:
   [[nodiscard]] LayerFacts facts(BatchShape shape) const final;
@@ -52,6 +54,8 @@ class ResidualBranch : public TransformerLayer {
   // Positions in saved(); a layer's own tensors follow, then those of the further norms. Positions in carried().
   enum Saved : std::size_t { kStatistics, kInResult, kOwn };
   enum Carried : std::size_t { kDnormed, kDin, kDout };  // kDout only on shares; the further norms' follow
+  // In inner tiles, the gradient of the result of `in` is not carried.
+  [[nodiscard]] std::size_t dout() const { return in_inner_tiles() ? kDin : kDout; }
   struct Parts {
     std::string_view norm, result_norm;  // names in the block; empty: none
     const ProjectionParts &in, &out;
@@ -147,7 +151,7 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] std::uint64_t query_key_bytes(std::int64_t rows) const;
   // The gradient of all rows of the result of `out`: dy itself without a norm of the result.
   [[nodiscard]] TensorView dresult(const LayerTensors& t) const {
-    return on_shares() ? t.carried[kDout] : result_norm_ ? t.carried[t.carried.size() - 1 - of_skip()] : t.dy;
+    return on_shares() ? t.carried[dout()] : result_norm_ ? t.carried[t.carried.size() - 1 - of_skip()] : t.dy;
   }
   // The gradients of the weights of the result's norm, and of the norms around `in`.
   void norm_result_weight_grad(LayerContext& ctx, const LayerTensors& t) const;
@@ -209,14 +213,18 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] Accumulate residual_begun() const { return config_.tensor().leads() ? Accumulate::yes : Accumulate::no; }
 
   // On a grid of tensor ranks.
-  enum class Way : std::uint8_t { pack, unpack };
   struct GridCall;
   void forward_on_grid(CallSteps& steps, BatchShape shape) const;
   void backward_on_grid(CallSteps& steps, BatchShape shape) const;
+  void grid_products(GridCall& call) const;
   void grid_in(GridCall& call) const;
   [[nodiscard]] bool ends_with_middle() const { return middle_at_once() && !norms_across(); }
+  void grid_dout(GridCall& call) const;
   void grid_input(GridCall& call) const;
   void grid_weights(GridCall& call) const;
+  void grid_row_tile(GridCall& call, Block rows, bool forward) const;
+  static void grid_tile_gradient(GridCall& call, const GridProduct& product, const Product& of,
+                                 const std::pair<std::uint32_t, Shape>& dy, Block rows);
   void stage_middle(LayerContext& whole, const LayerTensors& t, TensorView to) const;
   void deal(LayerContext& ctx, TensorView rows, TensorView blocks, Way way, Accumulate accumulate) const;
   [[nodiscard]] Take take_columns(std::uint32_t came) const;
@@ -230,7 +238,10 @@ class ResidualBranch : public TransformerLayer {
   void inner_backward(CallSteps& steps, BatchShape shape, std::uint32_t tile) const;
   void run_inner_backward(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
   template <class Use>
-  void each_row_tile(std::int64_t rows, Use&& use) const;
+  void each_row_tile(std::int64_t rows, Use&& use) const {
+    for (std::uint32_t r = 0; r < inner_rows_; ++r)
+      if (const auto block = block_of(rows, static_cast<int>(r), static_cast<int>(inner_rows_)); block.count > 0) use(block);
+  }
 
   // Generation: norm and `in`, and the norms of q and k, of one position.
   struct Position;

@@ -36,6 +36,8 @@ struct ResidualBranch::GridCall {
         sent(steps.room("columns for each rank", dtype)),
         came(steps.room("columns by rank", dtype)),
         middles(steps.room("input of a product", dtype)),
+        tile{steps.room("rows of the norm's result", dtype), steps.room("rows of " + branch.in_result_, dtype),
+             steps.room("gradient of rows of " + branch.in_result_, dtype), steps.room("rows of the result", dtype)},
         rooms(steps, dtype, cube),
         in(steps, rooms, branch.in_.projection(), branch.config_.tensor(), true, rows),
         out(steps, rooms, branch.out_.projection(), branch.config_.tensor(), false, rows) {}
@@ -61,6 +63,9 @@ struct ResidualBranch::GridCall {
   const bool cube;
   const std::int64_t side, rows, columns, own_rows;
   const std::uint32_t sent, came, middles;
+  const struct Tile {
+    std::uint32_t x, in_result, din, result;  // result: or its gradient
+  } tile;
   const GridRooms rooms;
   GridProduct in, out;
   GridTensor dout, din;
@@ -71,10 +76,7 @@ void ResidualBranch::deal(LayerContext& ctx, TensorView rows, TensorView blocks,
   const std::int64_t count = rows.shape[0], side = config_.tensor().grid.side, columns = config_.hidden / side;
   for (std::int64_t j = 0; j < side; ++j) {
     const auto its = part(blocks, j * count * columns, {count, columns});
-    if (way == Way::pack)
-      ctx.math.columns(ctx.stream, its, 0, rows, j * columns, columns, accumulate);
-    else
-      ctx.math.columns(ctx.stream, rows, j * columns, its, 0, columns, accumulate);
+    move_columns(ctx, way, rows, j * columns, its, 0, columns, accumulate);
   }
 }
 
@@ -99,7 +101,7 @@ void ResidualBranch::stage_middle(LayerContext& whole, const LayerTensors& t, Te
 
 void ResidualBranch::forward_on_grid(CallSteps& steps, BatchShape shape) const {
   GridCall call(*this, steps, shape);
-  const auto sent = call.sent, came = call.came, middles = call.middles;
+  const auto sent = call.sent, came = call.came;
   const TensorSpec own{"", config_.dtype, {call.own_rows, config_.hidden}};
   steps.compute({.weights = params_of(norm_),
                  .x = true,
@@ -117,16 +119,24 @@ void ResidualBranch::forward_on_grid(CallSteps& steps, BatchShape shape) const {
                 [=, this, block = call.block()](LayerContext& ctx, const LayerTensors& t) {
                   ctx.math.convert(ctx.stream, t.saved[saved_normed(t)], CallSteps::view(t, came, block));
                 });
-  grid_in(call);
-  add_middle(steps, LayerCall::forward, shape);
-  const Shape of_middle{call.rows, middle_width()};
-  if (!ends_with_middle())
-    steps.compute(
-        {.saved = Access::read, .work = CallSteps::uses({}, {middles}), .scratch_bytes = 0},
-        [=, this](LayerContext& ctx, const LayerTensors& t) { stage_middle(ctx, t, CallSteps::view(t, middles, of_middle)); });
-  call.out.forward(middles, {GridTensor::In::work, sent});
+  if (in_inner_tiles())
+    each_row_tile(call.rows, [&](Block rows) { grid_row_tile(call, rows, true); });
+  else
+    grid_products(call);
   call.exchange_columns(Half::both);
   end_forward(steps, CallSteps::uses({came}, {}), take_columns(came));
+}
+
+void ResidualBranch::grid_products(GridCall& call) const {
+  grid_in(call);
+  add_middle(call.steps, LayerCall::forward, call.shape);
+  const auto middles = call.middles;
+  const Shape of_middle{call.rows, middle_width()};
+  if (!ends_with_middle())
+    call.steps.compute(
+        {.saved = Access::read, .work = CallSteps::uses({}, {middles}), .scratch_bytes = 0},
+        [=, this](LayerContext& ctx, const LayerTensors& t) { stage_middle(ctx, t, CallSteps::view(t, middles, of_middle)); });
+  call.out.forward(middles, {GridTensor::In::work, call.sent});
 }
 
 // The first product, and what is computed from its result: up to the middle, if it needs no further phase.
@@ -164,15 +174,33 @@ void ResidualBranch::backward_on_grid(CallSteps& steps, BatchShape shape) const 
   GridCall call(*this, steps, shape);
   call.dout = call.travels("gradient of the result", {GridTensor::In::carried, kDout});
   call.din = call.travels("gradient of " + in_result_, {GridTensor::In::carried, kDin});
-  grid_input(call);
-  grid_weights(call);
+  grid_dout(call);
+  if (in_inner_tiles())
+    each_row_tile(call.rows, [&](Block rows) { grid_row_tile(call, rows, false); });
+  else
+    grid_input(call);
+  call.exchange_columns(Half::input);
+  residual_grad(steps, CallSteps::uses({call.came}, {}), take_columns(call.came));
+  if (!in_inner_tiles()) return grid_weights(call);
+  steps.compute({.half = Half::weight,
+                 .weights = params_of(norm_),
+                 .gradients = params_of(norm_, result_norm_),
+                 .x = true,
+                 .dy = bool{result_norm_},
+                 .saved = Access::read,
+                 .carried = Access::read,
+                 .scratch_bytes = 0},
+                [this](LayerContext& ctx, const LayerTensors& t) {
+                  norm_weight_grad(ctx, t, t.saved[kStatistics]);
+                  norm_result_weight_grad(ctx, t);
+                });
 }
 
-void ResidualBranch::grid_input(GridCall& call) const {
+// The first phases of a backward, which carry the gradient of the result.
+void ResidualBranch::grid_dout(GridCall& call) const {
   constexpr auto half = Half::input;
   auto& steps = call.steps;
-  const auto sent = call.sent, came = call.came, middles = call.middles;
-  const auto din = call.din;
+  const auto sent = call.sent, came = call.came;
   const TensorSpec own{"", config_.dtype, {call.own_rows, config_.hidden}};
   Phase first{.half = half,
               .weights = params_of(result_norm_),
@@ -188,9 +216,16 @@ void ResidualBranch::grid_input(GridCall& call) const {
   });
   call.exchange_columns(half);
   steps.compute({.half = half, .carried = Access::overwrite, .work = CallSteps::uses({came}, {}), .scratch_bytes = 0},
-                [=, block = call.block()](LayerContext& ctx, const LayerTensors& t) {
-                  ctx.math.convert(ctx.stream, t.carried[kDout], CallSteps::view(t, came, block));
+                [=, this, block = call.block()](LayerContext& ctx, const LayerTensors& t) {
+                  ctx.math.convert(ctx.stream, t.carried[dout()], CallSteps::view(t, came, block));
                 });
+}
+
+void ResidualBranch::grid_input(GridCall& call) const {
+  constexpr auto half = Half::input;
+  auto& steps = call.steps;
+  const auto sent = call.sent, came = call.came, middles = call.middles;
+  const auto din = call.din;
   call.out.input_grad(call.cube ? GridTensor{GridTensor::In::work, came} : call.dout, middles);
   const Shape of_middle{call.rows, middle_width()}, of_in{call.rows, in_.outputs()};
   steps.reserve(middles, std::max(of_middle.elements(), call.block().elements()));
@@ -222,8 +257,6 @@ void ResidualBranch::grid_input(GridCall& call) const {
     });
   }
   call.in.input_grad(din, sent);
-  call.exchange_columns(half);
-  residual_grad(steps, CallSteps::uses({came}, {}), take_columns(came));
 }
 
 void ResidualBranch::grid_weights(GridCall& call) const {
@@ -275,6 +308,68 @@ void ResidualBranch::grid_weights(GridCall& call) const {
                   in.add_gradient(ctx, t, t.carried[kDin]);
                   norm_weight_grad(ctx, t, t.saved[kStatistics]);
                 });
+}
+
+// A tile of rows goes through both products alone. It is copied from and to the tensors of all rows, because an exchange begins
+// where a tensor begins. As without a grid (residual_inner.cpp), nothing inside is saved: a backward computes the tile again.
+void ResidualBranch::grid_row_tile(GridCall& call, Block rows, bool forward) const {
+  auto& steps = call.steps;
+  const auto [x, in_result, din, result] = call.tile;
+  const auto middles = call.middles, sent = call.sent, from = forward ? result : middles;
+  const Shape block{rows.count, call.columns}, of_in{rows.count, in_.outputs()}, of_middle{rows.count, middle_width()};
+  GridProduct in(steps, call.rooms, in_.projection(), config_.tensor(), true, rows.count),
+      out(steps, call.rooms, out_.projection(), config_.tensor(), false, rows.count);
+  for (const auto& [room, shape] : {std::pair{result, block}, {middles, of_middle}, {din, of_in}})
+    steps.reserve(room, shape.elements());
+  Phase take{.saved = Access::read, .work = CallSteps::uses({}, {x}), .scratch_bytes = 0};
+  if (!forward) take.carried = Access::read, take.work.push_back({result, Access::overwrite});
+  steps.compute(std::move(take), [=, this, x = x, result = result](LayerContext& ctx, const LayerTensors& t) {
+    const auto copy = [&](std::uint32_t to, const TensorView& all) {
+      ctx.math.convert(ctx.stream, CallSteps::view(t, to, block), row_slice(all, rows.begin, rows.count));
+    };
+    copy(x, t.saved[saved_normed(t)]);
+    if (!forward) copy(result, t.carried[dout()]);
+  });
+  in.forward(x, {GridTensor::In::work, in_result});
+  steps.compute(
+      {.half = forward ? Half::both : Half::weight, .work = CallSteps::uses({in_result}, {middles}), .scratch_bytes = 0},
+      [=, this, in_result = in_result](LayerContext& ctx, const LayerTensors& t) {
+        make_middle(ctx, t, CallSteps::view(t, middles, of_middle), CallSteps::view(t, in_result, of_in));
+      });
+  if (forward) {
+    out.forward(middles, {GridTensor::In::work, result});
+  } else {
+    out.weight_grad(middles, {GridTensor::In::work, result});
+    grid_tile_gradient(call, out, out_, {result, block}, rows);
+    out.input_grad({GridTensor::In::work, result}, middles, Half::both);
+    steps.compute({.work = CallSteps::uses({middles, in_result}, {din}), .scratch_bytes = 0},
+                  [=, this, in_result = in_result, din = din](LayerContext& ctx, const LayerTensors& t) {
+                    inner_grad(ctx, CallSteps::view(t, din, of_in), CallSteps::view(t, middles, of_middle),
+                               CallSteps::view(t, in_result, of_in));
+                  });
+    in.weight_grad(x, {GridTensor::In::work, din});
+    grid_tile_gradient(call, in, in_, {din, of_in}, rows);
+    in.input_grad({GridTensor::In::work, din}, middles);
+  }
+  Phase put{.half = forward ? Half::both : Half::input, .work = CallSteps::uses({from}, {}), .scratch_bytes = 0};
+  put.work.push_back({sent, rows.begin == 0 ? Access::overwrite : Access::update});
+  steps.compute(std::move(put), [=](LayerContext& ctx, const LayerTensors& t) {
+    ctx.math.convert(ctx.stream, part(t.work[sent], rows.begin * block[1], block), CallSteps::view(t, from, block));
+  });
+}
+
+// `dy`: the working tensor of the gradient of the product's result.
+void ResidualBranch::grid_tile_gradient(GridCall& call, const GridProduct& product, const Product& of,
+                                        const std::pair<std::uint32_t, Shape>& dy, Block rows) {
+  call.steps.compute({.half = Half::weight,
+                      .gradients = params_of(of.projection()),
+                      .work = CallSteps::uses({call.rooms.gradient, dy.first}, product.bias_gradient()),
+                      .scratch_bytes = 0},
+                     [=](LayerContext& ctx, const LayerTensors& t) {
+                       auto own = t;
+                       if (rows.begin != 0) own.accumulate = Accumulate::yes;
+                       product.add_gradient(ctx, own, CallSteps::view(t, dy.first, dy.second));
+                     });
 }
 
 }  // namespace terrace::layers

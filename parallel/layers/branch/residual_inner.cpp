@@ -34,12 +34,6 @@ struct ResidualBranch::Inner {
   TensorView statistics, normed, in_result, middle, din;
 };
 
-template <class Use>
-void ResidualBranch::each_row_tile(std::int64_t rows, Use&& use) const {
-  for (std::uint32_t r = 0; r < inner_rows_; ++r)
-    if (const auto block = block_of(rows, static_cast<int>(r), static_cast<int>(inner_rows_)); block.count > 0) use(block);
-}
-
 void ResidualBranch::describe_inner(CallSteps& steps, LayerCall call, BatchShape shape) const {
   for (std::uint32_t tile = 0; tile < in_.tiles(); ++tile)
     call == LayerCall::backward ? inner_backward(steps, shape, tile) : inner_forward(steps, call, shape, tile);

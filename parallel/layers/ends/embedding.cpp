@@ -66,18 +66,6 @@ void Embedding::describe_call(CallSteps& steps, LayerCall call, BatchShape shape
     steps.compute({.half = Half::input}, [](LayerContext&, const LayerTensors&) {});
 }
 
-// Calls f for each run of positions within a document, with its rows in the micro-batch and its positions in the document.
-template <class F>
-void Embedding::each_run(const LayerContext& ctx, F&& f) const {
-  std::int64_t row = 0;
-  for (std::int64_t b = 0; b < ctx.shape.batch; ++b)
-    for (const auto& run : config_.context().runs(ctx.shape.seq))
-      for (const auto& piece : ctx.documents.pieces(b, run)) {
-        f(Block{row, piece.count}, Block{piece.begin - piece.document, piece.count});
-        row += piece.count;
-      }
-}
-
 void Embedding::embed(LayerContext& ctx, const LayerTensors& t, std::int64_t first_position, std::uint32_t number) const {
   ScratchArena arena(ctx.scratch);
   const TensorView tokens = tokens_in(ctx, arena, number), table = rows(ctx, t.weights, number);

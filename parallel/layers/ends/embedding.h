@@ -33,8 +33,6 @@ class Embedding final : public TransformerLayer {
   [[nodiscard]] bool is_scaled() const { return config_.embedding_factor != 1; }
   // The gradient of the table's rows, in scratch if it is not dy.
   [[nodiscard]] TensorView scaled(LayerContext& ctx, ScratchArena& arena, TensorView dy) const;
-  template <class F>
-  void each_run(const LayerContext& ctx, F&& f) const;
   void embed(LayerContext& ctx, const LayerTensors& t, std::int64_t first_position, std::uint32_t tile) const;
   void embed_grad(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
 };

@@ -141,8 +141,7 @@ void GridProduct::forward(std::uint32_t x, GridTensor y) {
   }
 }
 
-void GridProduct::input_grad(GridTensor dy, std::uint32_t dx) {
-  constexpr auto half = Half::input;
+void GridProduct::input_grad(GridTensor dy, std::uint32_t dx, Half half) {
   stage(half);
   if (cube_) {
     gather(half, cut_.in, dy.number, rooms_.x, rows_ * outputs_);

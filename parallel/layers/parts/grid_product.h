@@ -48,7 +48,7 @@ class GridProduct {
               std::int64_t rows);
 
   void forward(std::uint32_t x, GridTensor y);
-  void input_grad(GridTensor dy, std::uint32_t dx);
+  void input_grad(GridTensor dy, std::uint32_t dx, Half half = Half::input);
   // Leaves this rank's block of the gradient in rooms.gradient; add_gradient(), in a phase that has the gradients, adds it.
   void weight_grad(std::uint32_t x, GridTensor dy);
   void add_gradient(LayerContext& ctx, const LayerTensors& t, TensorView dy) const;

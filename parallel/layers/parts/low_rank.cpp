@@ -44,14 +44,15 @@ void LowRank::name_params(std::vector<PhaseParam>& of_phase) const {
     for (const auto p : {part.a, part.b}) of_phase.push_back({static_cast<std::uint32_t>(p)});
 }
 
-void LowRank::cut(Projection::Split::Of of, std::uint32_t tiles) {
+void LowRank::cut(Projection::Split::Of of, std::uint32_t tiles, std::uint32_t blocks) {
   if (parts_.empty()) return;
   if (of == Projection::Split::Of::inputs) {
     inputs_ /= tiles;
     cuts_inputs_ = tiles > 1;
     return;
   }
-  cuts_outputs_ = tiles > 1;
+  tiles_ = tiles;
+  blocks_ = tiles > 1 ? blocks : 1;
   outputs_ /= tiles;
   for (auto& part_of : parts_) {
     part_of.first_output /= tiles;
@@ -91,11 +92,14 @@ TensorView LowRank::all_a(LayerContext& ctx, std::span<const TensorView> weights
 }
 
 TensorView LowRank::all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, std::uint32_t tile) const {
-  if (is_whole()) return b_of(weights, parts_[0], tile);
+  if (is_whole()) return b_of(weights, parts_[0], tile, 0).rows;
   ctx.math.zero(ctx.stream, room.b);
   for (std::size_t i = 0; i < parts_.size(); ++i)
-    ctx.math.columns(ctx.stream, row_slice(room.b, parts_[i].first_output, parts_[i].outputs),
-                     static_cast<std::int64_t>(i) * rank_, b_of(weights, parts_[i], tile), 0, rank_);
+    for (std::uint32_t block = 0; block < blocks_; ++block) {
+      const auto [rows, output] = b_of(weights, parts_[i], tile, block);
+      ctx.math.columns(ctx.stream, row_slice(room.b, output, rows.shape[0]), static_cast<std::int64_t>(i) * rank_, rows, 0,
+                       rank_);
+    }
   return room.b;
 }
 
@@ -127,7 +131,7 @@ void LowRank::weight_grad(LayerContext& ctx, std::span<const TensorView> weights
   const auto u = reduce(ctx, room.forward.u, x, all_a(ctx, weights, room.forward, tile), Transpose::yes);
   const auto du = reduce(ctx, room.du, dy, all_b(ctx, weights, room.forward, tile), Transpose::no);
   // What all tiles have in common is a sum over them.
-  const auto of_a = cuts_outputs_ && tile > 0 ? Accumulate::yes : accumulate,
+  const auto of_a = tiles_ > 1 && tile > 0 ? Accumulate::yes : accumulate,
              of_b = cuts_inputs_ && tile > 0 ? Accumulate::yes : accumulate;
   ctx.math.matmul(ctx.stream, room.da, du, Transpose::yes, x, Transpose::no);
   ctx.math.matmul(ctx.stream, room.db, dy, Transpose::yes, u, Transpose::no);
@@ -142,9 +146,10 @@ void LowRank::weight_grad(LayerContext& ctx, std::span<const TensorView> weights
     } else if (!da.empty()) {
       ctx.math.convert(ctx.stream, da, of_rank, of_a);
     }
-    if (const auto db = b_of(gradients, part_of, tile); !db.empty()) {
-      const auto one = part(room.one, 0, {part_of.outputs, rank_});
-      ctx.math.columns(ctx.stream, one, 0, row_slice(room.db, part_of.first_output, part_of.outputs), first, rank_);
+    for (std::uint32_t block = 0; block < blocks_ && !gradients[part_of.b].empty(); ++block) {
+      const auto [db, output] = b_of(gradients, part_of, tile, block);
+      const auto one = part(room.one, 0, db.shape);
+      ctx.math.columns(ctx.stream, one, 0, row_slice(room.db, output, db.shape[0]), first, rank_);
       ctx.math.convert(ctx.stream, db, one, of_b);
     }
   }

@@ -43,8 +43,9 @@ class LowRank {
                                         const std::vector<std::string>& tensors);
 
   // From here on, a call computes for a tile of the product's outputs, or of its inputs: it uses the tile's rows of B, or
-  // columns of A. Tiles of outputs add to one gradient of A, tiles of inputs to one gradient of B.
-  void cut(Projection::Split::Of of, std::uint32_t tiles);
+  // columns of A. Tiles of outputs add to one gradient of A, tiles of inputs to one gradient of B. `blocks`: results of equal
+  // width that have one B; a tile has rows of each.
+  void cut(Projection::Split::Of of, std::uint32_t tiles, std::uint32_t blocks);
 
   explicit operator bool() const { return !parts_.empty(); }
   void name_params(std::vector<PhaseParam>& of_phase) const;  // appends its parameters
@@ -74,22 +75,28 @@ class LowRank {
     std::int64_t first_output = 0, outputs = 0;
   };
   [[nodiscard]] std::int64_t columns() const { return rank_ * std::ssize(parts_); }  // of x · Aᵀ
-  [[nodiscard]] bool is_whole() const { return parts_.size() == 1 && parts_[0].outputs == outputs_; }
+  [[nodiscard]] bool is_whole() const { return parts_.size() == 1 && parts_[0].outputs == outputs_ && blocks_ == 1; }
   [[nodiscard]] TensorView all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room,
                                  std::uint32_t tile) const;
   [[nodiscard]] TensorView all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room,
                                  std::uint32_t tile) const;
-  // The tile's rows of a B, or of its gradient.
-  [[nodiscard]] TensorView b_of(std::span<const TensorView> tensors, const Part& part_of, std::uint32_t tile) const {
-    const auto& all = tensors[part_of.b];
-    return cuts_outputs_ && !all.empty() ? row_slice(all, tile * part_of.outputs, part_of.outputs) : all;
+  // The tile's rows of a B, or of its gradient, and their place among the tile's outputs, block by block.
+  struct RowsOfB {
+    TensorView rows;
+    std::int64_t output = 0;
+  };
+  [[nodiscard]] RowsOfB b_of(std::span<const TensorView> tensors, const Part& part_of, std::uint32_t tile,
+                             std::uint32_t block) const {
+    const auto rows = part_of.outputs / blocks_;
+    return {row_slice(tensors[part_of.b], (block * tiles_ + tile % tiles_) * rows, rows), part_of.first_output + block * rows};
   }
   // Computes s · x · Aᵀ, or s · dy · B, in the first rows of `to`, as many as `from` has.
   TensorView reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose) const;
 
   std::vector<Part> parts_;
   std::int64_t rank_ = 0, inputs_ = 0, outputs_ = 0;  // of a tile
-  bool cuts_outputs_ = false, cuts_inputs_ = false;
+  bool cuts_inputs_ = false;
+  std::uint32_t tiles_ = 1, blocks_ = 1;  // of outputs
   DType dtype_ = DType::fp32;
   double scale_ = 1;  // s
 };

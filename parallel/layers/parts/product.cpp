@@ -30,7 +30,7 @@ void Product::declare(std::vector<ParamSpec>& params, std::uint32_t unit, const 
   whole_ = tile_ = Projection(params, spec_.prefix, parts, spec_.outputs, spec_.inputs, spec_.split, spec_.init_std, config);
   using Of = Projection::Split::Of;
   if (spec_.tiles.apart)
-    tile_.cut(params, of_inputs() ? Of::inputs : Of::outputs, tiles(), unit);
+    tile_.cut(params, of_inputs() ? Of::inputs : Of::outputs, tiles(), fused(), unit);
   else
     whole_.set_unit(params, unit);
 }
@@ -43,7 +43,7 @@ void Product::adapt(std::vector<ParamSpec>& params, const std::vector<LowRank::R
                     const Transformer& config) {
   using Of = Projection::Split::Of;
   adapters_ = LowRank(params, results, whole_, unit, config);
-  if (!in_columns()) adapters_.cut(of_inputs() ? Of::inputs : Of::outputs, tiles());
+  if (!in_columns()) adapters_.cut(of_inputs() ? Of::inputs : Of::outputs, tiles(), fused());
 }
 
 std::vector<PhaseParam> Product::params(std::uint32_t tile) const {
@@ -64,7 +64,7 @@ Product::Ready Product::place(std::uint32_t tile, std::int64_t rows, ScratchAren
   Ready ready{.params = {}, .tile = tile, .weights = {}, .columns = {}, .bias = {}, .adapters = {}};
   if (in_columns()) ready.columns = arena.take(dtype_, {rows, tile_.outputs()});
   ready.weights = tile_.place_weights(arena);
-  if (biases_.size() > 1) ready.bias = arena.take(dtype_, {tile_.outputs()});
+  if (biases_.size() * fused() > 1) ready.bias = arena.take(dtype_, {tile_.outputs()});
   if (adapts(tile)) ready.adapters = adapters_.place(arena, rows);
   return ready;
 }
@@ -73,7 +73,7 @@ Product::Gradient Product::place_gradient(std::uint32_t tile, std::int64_t rows,
   Gradient gradient;
   if (in_columns()) gradient.columns = arena.take(dtype_, {rows, tile_.outputs()});
   gradient.weights = tile_.place_gradient(arena);
-  if (biases_.size() > 1) gradient.bias = arena.take(accumulator_of(dtype_), {tile_.outputs()});
+  if (biases_.size() * fused() > 1) gradient.bias = arena.take(accumulator_of(dtype_), {tile_.outputs()});
   if (adapts(tile)) gradient.adapters = adapters_.place_gradient(arena, rows);
   return gradient;
 }
@@ -102,10 +102,9 @@ template <class Move>
 void Product::each_run(std::uint32_t tile, Move&& move) const {
   std::int64_t in_whole = 0, in_tile = 0;
   for (std::size_t i = 0; i < tile_.widths().size(); ++i) {
-    const auto width = tile_.widths()[i];
-    move(in_whole + tile * width, in_tile, width);
-    in_whole += whole_.widths()[i];
-    in_tile += width;
+    const auto width = tile_.widths()[i] / fused();
+    for (std::uint32_t p = 0; p < fused(); ++p, in_tile += width, in_whole += whole_.widths()[i] / fused())
+      move(in_whole + tile * width, in_tile, width);
   }
 }
 
@@ -113,8 +112,10 @@ template <class Use>
 void Product::each_bias(std::span<const TensorView> tensors, std::uint32_t tile, Use&& use) const {
   std::size_t number = 0;
   if (biases_.empty()) return;
-  each_run(of_inputs() ? 0 : tile, [&](std::int64_t, std::int64_t in_tile, std::int64_t width) {
-    use(part(tensors[biases_[number++]], of_inputs() ? 0 : tile * width, {width}), in_tile);
+  each_run(of_inputs() ? 0 : tile, [&](std::int64_t in_whole, std::int64_t in_tile, std::int64_t width) {
+    const bool several = fused() > 1;
+    const auto first = several ? in_whole : of_inputs() ? 0 : tile * width;
+    use(part(tensors[biases_[several ? 0 : number++]], first, {width}), in_tile);
   });
 }
 

@@ -2,7 +2,7 @@
 // tile, so it needs 1/T of the weights (ZeRO-Infinity's memory-centric tiling, Rajbhandari et al. 2021, section 5.1.3).
 //
 //   columns   a tile is some columns of each result; y has all columns, and the tile's are written or added
-//   outputs   a tile is some columns of each result, and y has no others
+//   outputs   a tile is some columns of each result, and y has no others; a tensor of several results has equal ones
 //   inputs    a tile is some columns of x, which has no others; y is a sum over the tiles
 //
 // A product in tiles declares its biases, which are small and not cut, apart from its matrices. Adapters are cut as the product
@@ -89,6 +89,11 @@ class Product {
   [[nodiscard]] Gradient place_gradient(std::uint32_t tile, std::int64_t rows, ScratchArena& arena) const;
   [[nodiscard]] bool in_columns() const { return tiles() > 1 && spec_.tiles.cut == Cut::columns; }
   [[nodiscard]] bool of_inputs() const { return spec_.tiles.cut == Cut::inputs; }
+  // Results in one tensor, if a tile has columns of each: they are not adjacent in it.
+  [[nodiscard]] std::uint32_t fused() const {
+    const bool several = tiles() > 1 && spec_.tiles.cut == Cut::outputs && spec_.parts.tensors.size() == 1;
+    return several ? static_cast<std::uint32_t>(spec_.outputs.size()) : 1;
+  }
   [[nodiscard]] bool adapts(std::uint32_t tile) const { return !in_columns() || is_last(tile); }
   // Calls move(first column in the whole, first column in the tile, count) for each run of the tile's columns.
   template <class Move>

@@ -111,12 +111,14 @@ void Projection::set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) co
   for (const auto& p : own) params[p.param].unit = unit;
 }
 
-void Projection::cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t unit) {
+void Projection::cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t parts,
+                     std::uint32_t unit) {
   if (bias_) throw std::logic_error("Projection: tiles have no bias");
   const bool outputs = of == Split::Of::outputs;
   for (std::size_t p = first_; p < first_ + outputs_.size(); ++p) {
     params[p].tiles = tiles;
     params[p].tile_dim = outputs == out_in_ ? 0 : 1;
+    params[p].tile_parts = parts;
     params[p].unit = unit;
   }
   if (outputs)

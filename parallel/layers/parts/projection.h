@@ -51,7 +51,8 @@ class Projection {
   void name_params(std::vector<PhaseParam>& of_phase) const;                // appends its parameters
   void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;  // sets the unit of its parameters
   // Cuts its matrices, which have no bias, into tiles of their outputs or inputs. From then on this is the product of one tile.
-  void cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t unit);
+  // `parts`: results of equal width in a matrix, of each of which a tile has some columns.
+  void cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t parts, std::uint32_t unit);
   void name_tile(std::vector<PhaseParam>& of_phase, std::uint32_t tile) const;
   // Scratch for the weights and for their gradient; empty views where none is needed.
   [[nodiscard]] Whole place_weights(ScratchArena& arena) const { return place(arena, dtype_); }

@@ -81,6 +81,25 @@ class TransformerLayer : public GenerativeLayer {
   // Begins the result of a residual layer, or the gradient of its input: to = from on the tensor rank that adds the residual.
   // Returns how the rest must be written to `to`.
   Accumulate begin_residual(LayerContext& ctx, TensorView to, TensorView from) const;
+  // Calls f for each run of this rank's positions within a document, with its rows in the micro-batch and its positions in the
+  // document.
+  template <class F>
+  void each_run(const LayerContext& ctx, F&& f) const {
+    std::int64_t row = 0;
+    for (std::int64_t b = 0; b < ctx.shape.batch; ++b)
+      for (const auto& run : config_.context().runs(ctx.shape.seq))
+        for (const auto& piece : ctx.documents.pieces(b, run)) {
+          f(Block{row, piece.count}, Block{piece.begin - piece.document, piece.count});
+          row += piece.count;
+        }
+  }
+  // Copies `count` columns of `whole`, from `first` on, into those of `block` from `at` on; or back.
+  enum class Way : std::uint8_t { pack, unpack };
+  static void move_columns(LayerContext& ctx, Way way, TensorView whole, std::int64_t first, TensorView block, std::int64_t at,
+                           std::int64_t count, Accumulate how = Accumulate::no) {
+    way == Way::pack ? ctx.math.columns(ctx.stream, block, at, whole, first, count, how)
+                     : ctx.math.columns(ctx.stream, whole, first, block, at, count, how);
+  }
   [[noreturn]] void fail(const std::string& what) const;
 
   const Transformer config_;

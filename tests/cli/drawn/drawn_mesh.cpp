@@ -162,7 +162,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
         left /= tp;
       },
       [&] {
-        if (s.skips || grid) return;
+        if (grid) return;
         cp = draw.of(legal(left, [&](auto c) { return divides(c, s.seq); }));
         left /= cp;
       },

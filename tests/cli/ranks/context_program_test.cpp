@@ -181,7 +181,6 @@ TEST_F(ContextProgram, WhatItCannotDoIsRefusedWithTheNearestThatItCan) {
   expect_refusal(train(cut("none", {"--cp-mode", "two-rings"})), 2, {"--cp-mode two-rings needs ranks that share a sequence"});
   expect_refusal(train(cut("none", {"--cp", "2", "--canonical-reduction"})), 2, {"--cp 2", "--canonical-reduction"});
   expect_refusal(train(cut("none", {"--cp", "2", "--pp", "2", "--schedule", "chimera"})), 2, {"--cp 2", "--schedule 1f1b"});
-  expect_refusal(train(cut("none", {"--cp", "2", "--layers", "3", "--skips", "u"})), 2, {"skips"});
   EXPECT_FALSE(std::filesystem::exists(at("none")));
 }
 

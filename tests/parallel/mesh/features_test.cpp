@@ -48,10 +48,10 @@ TEST(Exclusions, SaySettingReasonAndWhatWouldBeAccepted) {
   EXPECT_EQ("`tp` 4 does not work with fp16 activations, because ranks do not add numbers of that dtype", found[0].why);
   EXPECT_EQ("give `dtype` bf16 or fp32, or leave out `tp`", found[0].nearest);
   try {
-    check(refusals({Feature::skips, Feature::context_ranks, Feature::canonical}));
+    check(refusals({Feature::fp16, Feature::context_ranks, Feature::tensor_ranks, Feature::canonical}));
     ADD_FAILURE();
   } catch (const Error& e) {
-    EXPECT_THAT(e.what(), AllOf(HasSubstr("skip connections"), HasSubstr("`canonical-reduction`"))) << "all at once";
+    EXPECT_THAT(e.what(), AllOf(HasSubstr("fp16 activations"), HasSubstr("`canonical-reduction`"))) << "all at once";
   }
 }
 
@@ -61,7 +61,7 @@ TEST(Exclusions, FeaturesOfAPlaceAreThoseOfItsAxes) {
   EXPECT_EQ(3, of.value(Feature::context_ranks));
   EXPECT_EQ(2, of.value(Feature::expert_ranks));
   EXPECT_TRUE(of.has(Feature::tensor_grid));
-  for (const auto feature : {Feature::row_pieces, Feature::two_rings, Feature::pipeline}) EXPECT_FALSE(of.has(feature));
+  for (const auto feature : {Feature::row_pieces, Feature::pipeline}) EXPECT_FALSE(of.has(feature));
   EXPECT_TRUE(refusals(features_of(ModelRank{.mesh = {.shard = 8}})).empty());
 }
 

@@ -58,13 +58,32 @@ TEST_F(Context, NormsOfQueriesKeysAndResultsTrainWhatOneRankTrains) {
         o.config.window = layers::Windows({5, 0});
         o.config.query_scalar = 7;
         o.config.logit_cap = 2;
-        if (!two) o.config.attention_cap = 1.5;
+        o.config.attention_cap = 1.5;
       }
       o.recompute = ranks == 3;
       o.schedule = ring == 2 && ranks == 2 ? "1f1b" : "";
       o.squeezed = o.disk_tier = ranks == 4;
       SCOPED_TRACE(fmt::format("{}, {} ranks, rings of {}", family, ranks, ring));
       expect_serial(o, kFp64);
+    }
+}
+
+// A skip is added in front of attention: each rank adds its slice.
+TEST_F(Context, SkipConnectionsTrainWhatOneRankTrains) {
+  for (const auto& [ranks, ring, two] : {std::tuple{3U, 1U, false}, {2U, 2U, false}, {4U, 2U, false}, {3U, 3U, true}})
+    for (const char* const schedule : {"", "1f1b", "zb-h1"}) {
+      auto o = of(ring == 2 ? llama() : gpt2(), ranks);
+      o.config.place.ring = ring;
+      o.config.place.two_rings = two;
+      o.config.layers = 4;
+      o.config.skips = lm::SkipShape::u;
+      o.schedule = schedule;
+      o.recompute = ring == 2;
+      o.squeezed = o.disk_tier = ranks == 3;
+      if (ranks == 2) o.data = {.ranks = 2, .zero = 3};
+      SCOPED_TRACE(fmt::format("{} ranks, rings of {}", ranks, ring));
+      expect_serial(o, kFp64);
+      if (HasFailure()) return;
     }
 }
 
@@ -195,11 +214,6 @@ TEST_F(Context, WhatDoesNotWorkIsRefusedWithWhatDoes) {
   EXPECT_THAT(why([](TensorRun& o) { o.data.canonical = true; }), HasSubstr("canonical-reduction"));
   EXPECT_THAT(why([](TensorRun& o) { o.data = {.ranks = 2, .local = true}; }), HasSubstr("local SGD"));
   EXPECT_THAT(why([](TensorRun& o) { o.schedule = "chimera"; }), HasSubstr("two directions"));
-  EXPECT_THAT(why([](TensorRun& o) {
-                o.config.layers = 4;
-                o.config.skips = lm::SkipShape::u;
-              }),
-              HasSubstr("skips"));
   EXPECT_THAT(why([](TensorRun& o) { o.context = 4; }), HasSubstr("the model was made for 2"));
 }
 

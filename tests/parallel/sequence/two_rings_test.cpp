@@ -52,6 +52,7 @@ TEST_F(TwoRings, WindowsTrainWhatOneRankTrains) {
     for (const std::int64_t window : {1, 2, 7, 8, 24}) expect_serial(of(config, 4, window), kFp64);
     auto o = of(config, 4);
     o.config.window = layers::Windows({5, 0});
+    o.config.attention_cap = 0.5;
     expect_serial(o, kFp64);
   }
 }
@@ -61,6 +62,7 @@ TEST_F(TwoRings, DocumentsTrainWhatOneRankTrains) {
   for (const auto& config : {gpt2(), llama()})
     for (const std::int64_t window : {0, 3}) {
       auto o = of(config, 4, window);
+      o.config.attention_cap = window;
       o.documents = [](Split, auto, auto, auto numbers) {
         for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::int32_t>(i % kSeq / 5);
       };

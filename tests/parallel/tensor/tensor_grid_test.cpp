@@ -119,6 +119,42 @@ TEST_F(TensorGridTest, HasNormsOfQueriesKeysAndResults) {
   expect_serial(o, kFp64);
 }
 
+// Tiles of 16 rows, which 3 does not divide.
+TEST_F(TensorGridTest, HasTilesOfTheRowsOfMlps) {
+  for (const auto& grid : {k2d, k25d, k3d})
+    for (const auto& [config, rows, schedule] :
+         {std::tuple{gpt2(), 3U, ""}, {llama(), 2U, "zb-h1"}, {with_norms("gemma2"), 3U, "1f1b"}}) {
+      auto o = on(grid, config);
+      o.config.mlp_row_tiles = rows;
+      o.schedule = schedule;
+      o.recompute = rows == 2;
+      o.squeezed = o.disk_tier = grid.depth == 1;
+      expect_serial(o, kFp64);
+      if (HasFailure()) return;
+    }
+}
+
+// A rank has the inner activations of one tile: gate and up, their gradients, and the product.
+TEST_F(TensorGridTest, TilesOfRowsNeedTheActivationsOfATileWithTheSameBits) {
+  auto o = on(k2d, llama());
+  o.config.dtype = DType::fp32;
+  o.config.layers = 1;
+  o.config.hidden = 16;
+  o.config.ffn = 2048;
+  o.config.seq_len = o.batch.seq = 256;
+  const std::uint64_t inner = 256 * (2048 / 2) * 4;  // of the rows and features of a rank
+  const auto whole = run(o);
+  EXPECT_GT(whole.smallest[Tier::device], 3 * inner);
+  o.config.mlp_row_tiles = 16;
+  const auto tiles = run(o);
+  expect_equal(whole, tiles, kFp32, "tiles of rows");
+  EXPECT_LT(tiles.smallest[Tier::device], inner);
+  o.squeezed = o.disk_tier = true;
+  const auto tight = run(o);
+  EXPECT_EQ(tiles.losses, tight.losses);
+  EXPECT_EQ("", first_difference(tiles.weights, tight.weights));
+}
+
 // A rank attends with its heads to slices of the sequences that its row of ranks has.
 TEST_F(TensorGridTest, ComposesWithContextParallelism) {
   for (const auto& grid : {k2d, k25d, k3d})

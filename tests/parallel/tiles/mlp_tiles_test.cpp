@@ -12,8 +12,15 @@ using testing::HasSubstr;
 
 class MlpTiles : public TensorRuns {};
 
+// Its gate and up are one tensor.
+lm::ModelConfig phi3() {
+  auto config = llama();
+  config.family = lm::family_named("phi3");
+  return config;
+}
+
 TEST_F(MlpTiles, EqualTheWholeLayer) {
-  for (const auto& family : {gpt2(), llama()})
+  for (const auto& family : {gpt2(), llama(), phi3()})
     for (const std::uint32_t tiles : {2U, 3U, 8U})
       for (const bool recompute : {false, true}) {
         TensorRun o{.config = family, .recompute = recompute};
@@ -45,17 +52,19 @@ TEST_F(MlpTiles, WithNormsOfTheResultEqualTheWholeLayer) {
         }
 }
 
-// Gate and up have a bias each: a tile needs its part of both.
+// Gate and up have a bias each, or one for both: a tile needs its part of both.
 TEST_F(MlpTiles, WithSeveralBiasesEqualTheWholeLayer) {
-  static const auto biased = [] {
-    auto family = lm::family_named("llama");
+  static const auto biased = [](const char* name) {
+    auto family = lm::family_named(name);
     family.tensors.up.bias = family.tensors.down.bias = true;
     return family;
-  }();
+  };
+  static const auto apart = biased("llama"), together = biased("phi3");
   for (const std::uint32_t tensor : {1U, 2U})
-    for (const auto& [features, rows] : {std::pair{3U, 1U}, {1U, 3U}, {2U, 2U}}) {
+    for (const auto& [features, rows, one] :
+         {std::tuple{3U, 1U, false}, {1U, 3U, false}, {2U, 2U, false}, {3U, 1U, true}, {2U, 2U, true}}) {
       TensorRun o{.config = llama(), .tensor_ranks = tensor, .sequence = tensor == 2 && rows == 3};
-      o.config.family = biased;
+      o.config.family = one ? together : apart;
       o.config.ffn = 48;
       o.config.mlp_tiles = features;
       o.config.mlp_row_tiles = rows;
@@ -87,7 +96,7 @@ TEST_F(MlpTiles, WithNormsOfTheResultAndSequenceParallelismEqualTheWholeLayer) {
 
 // A tile of the first product uses rows of B, a tile of the second one columns of A.
 TEST_F(MlpTiles, WithAdaptersEqualTheWholeLayer) {
-  for (const auto& config : {gpt2(), llama(), with_norms("gemma3")})
+  for (const auto& config : {gpt2(), llama(), with_norms("gemma3"), phi3()})
     for (const std::uint32_t tensor : {1U, 2U})
       for (const auto& [features, rows] : {std::pair{3U, 1U}, {1U, 3U}, {2U, 2U}}) {
         TensorRun o{.config = config, .tensor_ranks = tensor};
@@ -111,6 +120,7 @@ TEST_F(MlpTiles, ComposeWithTensorDataAndPipelineParallelism) {
       for (const std::uint32_t ranks : {1U, 2U, 4U}) {
         if (!chosen()) continue;
         TensorRun o{.config = zero % 2 == 0 ? gpt2() : llama(), .tensor_ranks = ranks, .sequence = ranks == 2};
+        if (zero == 3 && ranks <= 2) o.config = phi3();
         o.config.ffn = 96;
         o.config.mlp_tiles = 3;
         o.config.vocab_tiles = zero == 3 ? 2 : 1;
@@ -243,7 +253,7 @@ TEST_F(MlpTiles, MatricesFourTimesTheDeviceTrainWithTheBitsOfAnUnlimitedRun) {
 
 // A run's stores record which elements of the whole matrices they hold, whatever the order of the tiles.
 TEST_F(MlpTiles, AStoppedRunGoesOnWithAnotherNumberOfTiles) {
-  for (const auto* const family : {"gpt2", "llama"})
+  for (const auto* const family : {"gpt2", "llama", "phi3"})
     for (const std::uint32_t later : {1U, 2U}) {
       auto o = with_large_tiles(family);
       o.config.hidden = 128;
@@ -302,24 +312,31 @@ TEST_F(MlpTiles, OptimizersOfWholeMatricesRefuseThem) {
     }
 }
 
-// Each element of the whole matrix is stored once, and each tile in one piece, row by row.
+// Each element of the whole matrix is stored once, and each tile in one piece, row by row. With two parts, a tile has its rows
+// or columns of both.
 TEST(ParamTiles, StoredElementsAreTilesOfTheWhole) {
   for (const std::uint32_t dim : {0U, 1U})
-    for (const std::uint32_t ways : {1U, 2U}) {
+    for (const auto& [ways, parts] : {std::pair{1U, 1U}, {2U, 1U}, {1U, 2U}, {2U, 2U}}) {
+      const std::int64_t length = 14 * parts;
       TensorSplit split;
-      if (ways > 1) split = {.dim = dim, .parts = {14}, .ways = ways};
-      const Shape whole = dim == 0 ? Shape{14, 3} : Shape{3, 14};
-      const ParamSpec param{.name = "w", .shape = part_shape(whole, split), .split = split, .tiles = 3, .tile_dim = dim};
+      if (ways > 1) split = {.dim = dim, .parts = std::vector<std::int64_t>(parts, 14), .ways = ways};
+      const Shape whole = dim == 0 ? Shape{length, 3} : Shape{3, length};
+      const ParamSpec param{
+          .name = "w", .shape = part_shape(whole, split), .split = split, .tiles = 3, .tile_dim = dim, .tile_parts = parts};
       std::vector<int> held(static_cast<std::size_t>(whole.elements()));
       for (std::uint32_t rank = 0; rank < ways; ++rank) {
         std::vector<std::int64_t> expected;  // element by element
         const auto mine = block_of(14, static_cast<int>(rank), static_cast<int>(ways));
         for (std::uint32_t tile = 0; tile < 3; ++tile) {
-          const auto [begin, count] = tile_of(param, tile);
+          const auto count = tile_of(param, tile).count;
           EXPECT_EQ(count, tile_shape(param, tile)[dim]);
+          const auto of_part = block_of(mine.count, static_cast<int>(tile), 3);
+          const auto in_whole = [&](std::int64_t i) {  // place i of the tile
+            return i / of_part.count * 14 + mine.begin + of_part.begin + i % of_part.count;
+          };
           for (std::int64_t a = 0; a < (dim == 0 ? count : 3); ++a)
             for (std::int64_t b = 0; b < (dim == 0 ? 3 : count); ++b)
-              expected.push_back(dim == 0 ? (mine.begin + begin + a) * 3 + b : a * 14 + mine.begin + begin + b);
+              expected.push_back(dim == 0 ? in_whole(a) * 3 + b : a * length + in_whole(b));
         }
         const TensorParallel tensor{.ranks = ways, .rank = rank};
         for (std::size_t first = 0; first < expected.size(); ++first)

@@ -87,10 +87,15 @@ class Oracle {
     std::vector<Weights<Number>> all;
     for (auto& replica : replicas_) all.push_back(weights_of<Number>(*replica));
     auto& mean = all.front();
-    for (auto& [name, numbers] : mean)
-      for (std::size_t i = 0; i < numbers.size(); ++i) {
-        for (std::size_t r = 1; r < all.size(); ++r) numbers[i] += all[r][name][i];
-        numbers[i] /= static_cast<Number>(all.size());
+    const auto& layout = replicas_.front()->engine->map().layout();
+    for (std::uint32_t l = 0; l < layout.layers(); ++l)
+      for (const auto& param : layout.params(l)) {
+        if (param.frozen || param.tied) continue;
+        auto& numbers = mean.at(param.name);
+        for (std::size_t i = 0; i < numbers.size(); ++i) {
+          for (std::size_t r = 1; r < all.size(); ++r) numbers[i] += all[r].at(param.name)[i];
+          numbers[i] /= static_cast<Number>(all.size());
+        }
       }
     for (auto& replica : replicas_)
       replica->engine->fill([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
@@ -131,6 +136,19 @@ TEST_F(LocalSgd, HoweverTheWeightsAreKept) {
     }
     EXPECT_EQ(hash(o), dtype == DType::fp64 ? Oracle<double>(other).hash() : Oracle<float>(other).hash()) << recipe;
   }
+}
+
+// The sum of three equal weights may be rounded, so frozen weights must not be averaged.
+TEST_F(LocalSgd, AveragesOnlyWhatTrains) {
+  auto o = options(3, 2, "run"), other = options(3, 2, "oracle");
+  for (auto* const each : {&o, &other}) {
+    each->sizes.tied = false;
+    each->freeze = "embed,blocks.1";
+  }
+  EXPECT_EQ(hash(o), Oracle<float>(other).hash());
+  const auto planned = plan(toy::make_model(o.sizes), toy::request_of(o), o.profile);
+  EXPECT_LT(planned.trained_parameters, planned.parameters);
+  EXPECT_EQ(planned.average.summed_bytes, planned.trained_parameters * sizeof(float));
 }
 
 // Copies on disk have the bits of copies in memory, and a run that stopped between two averages resumes each rank from its own
