@@ -62,7 +62,7 @@ constexpr Exclusion kExclusions[] = {
     {tensor_grid, attention_tiles, "because the ranks of a grid have blocks of the matrices"},
     {tensor_grid, row_pieces, "because only ranks in a line exchange rows in pieces"},
     {context_ranks, canonical, "which adds the gradients of whole micro-batches in their order"},
-    {context_ranks, expert_capacity, "which counts the tokens of whole micro-batches"},
+    {context_ranks, expert_capacity, "because a rank's slice does not tell which tokens of a micro-batch come first"},
     {context_ranks, local_sgd, kNoSums},
     {context_ranks, two_directions, kDataRanksOnly},
     {expert_ranks, canonical, "because what expert ranks have in common is added once a step"},
