@@ -49,9 +49,8 @@ Head::Decode::Decode(const Head& head, ScratchArena& arena) {
 }
 
 std::uint64_t Head::scratch_bytes(BatchShape shape) const {
-  ScratchArena arena;
-  Scratch(*this, arena, shape.tokens());  // a decode step needs a part of it
-  return arena.peak_bytes();
+  return measured(
+      [&](ScratchArena& arena) { return Scratch(*this, arena, shape.tokens()); });  // a decode step needs a part of it
 }
 
 double Head::forward_flops(BatchShape shape) const {
