@@ -42,7 +42,6 @@ enum class Feature : std::uint8_t {
   skips,
   experts,
   expert_capacity,
-  adapters,
   frozen,
   vocab_tiles,
   mlp_tiles,

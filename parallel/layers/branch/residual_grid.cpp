@@ -6,7 +6,8 @@
 //
 // Between layers a rank has its share of the rows and all columns. The all-to-alls, over the axis `col`, exchange them for all
 // rows of a row of ranks and a block of columns, and back. These rows are whole sequences, so the middle needs no other rank of
-// the grid. The norm's result is saved, too; each rank saves 1 / ranks of it.
+// the grid. The norm's result is saved, too; each rank saves 1 / ranks of it. With tiles of rows, what is between two
+// all-to-alls runs once for each tile.
 #include <utility>
 
 #include <terrace/parallel/layers/branch/residual_branch.h>
@@ -39,8 +40,8 @@ struct ResidualBranch::GridCall {
         tile{steps.room("rows of the norm's result", dtype), steps.room("rows of " + branch.in_result_, dtype),
              steps.room("gradient of rows of " + branch.in_result_, dtype), steps.room("rows of the result", dtype)},
         rooms(steps, dtype, cube),
-        in(steps, rooms, branch.in_.projection(), branch.config_.tensor(), true, rows),
-        out(steps, rooms, branch.out_.projection(), branch.config_.tensor(), false, rows) {}
+        in(steps, rooms, branch.in_, branch.config_.tensor(), true, rows),
+        out(steps, rooms, branch.out_, branch.config_.tensor(), false, rows) {}
 
   // Sends the same number of elements to each rank of a row, and receives as many: from `sent` into `came`.
   void exchange_columns(Half half) const {
@@ -65,7 +66,7 @@ struct ResidualBranch::GridCall {
   const std::uint32_t sent, came, middles;
   const struct Tile {
     std::uint32_t x, in_result, din, result;  // result: or its gradient
-  } tile;
+  } tile;                                     // working tensors of a tile of rows
   const GridRooms rooms;
   GridProduct in, out;
   GridTensor dout, din;
@@ -280,14 +281,13 @@ void ResidualBranch::grid_weights(GridCall& call) const {
                   copy(ctx, dout, t, t.carried[kDout]);
                 });
   call.out.weight_grad(middles, dout);
-  const auto rooms = call.rooms;
   steps.compute(
       {.half = half,
        .gradients = params_of(out_.projection(), result_norm_),
        .dy = bool{result_norm_},
        .saved = Access::read,
        .carried = Access::read,
-       .work = CallSteps::uses({rooms.gradient}, with(with(GridCall::travelling(din), call.out.bias_gradient()), {middles})),
+       .work = CallSteps::uses(call.out.gradient(), with(with(GridCall::travelling(din), call.out.bias_gradient()), {middles})),
        .scratch_bytes = 0},
       [=, this, out = call.out](LayerContext& ctx, const LayerTensors& t) {
         out.add_gradient(ctx, t, t.carried[kDout]);
@@ -302,7 +302,7 @@ void ResidualBranch::grid_weights(GridCall& call) const {
                  .x = true,
                  .saved = Access::read,
                  .carried = Access::read,
-                 .work = CallSteps::uses({rooms.gradient}, call.in.bias_gradient()),
+                 .work = CallSteps::uses(call.in.gradient(), call.in.bias_gradient()),
                  .scratch_bytes = 0},
                 [=, this, in = call.in](LayerContext& ctx, const LayerTensors& t) {
                   in.add_gradient(ctx, t, t.carried[kDin]);
@@ -317,8 +317,8 @@ void ResidualBranch::grid_row_tile(GridCall& call, Block rows, bool forward) con
   const auto [x, in_result, din, result] = call.tile;
   const auto middles = call.middles, sent = call.sent, from = forward ? result : middles;
   const Shape block{rows.count, call.columns}, of_in{rows.count, in_.outputs()}, of_middle{rows.count, middle_width()};
-  GridProduct in(steps, call.rooms, in_.projection(), config_.tensor(), true, rows.count),
-      out(steps, call.rooms, out_.projection(), config_.tensor(), false, rows.count);
+  GridProduct in(steps, call.rooms, in_, config_.tensor(), true, rows.count),
+      out(steps, call.rooms, out_, config_.tensor(), false, rows.count);
   for (const auto& [room, shape] : {std::pair{result, block}, {middles, of_middle}, {din, of_in}})
     steps.reserve(room, shape.elements());
   Phase take{.saved = Access::read, .work = CallSteps::uses({}, {x}), .scratch_bytes = 0};
@@ -339,7 +339,7 @@ void ResidualBranch::grid_row_tile(GridCall& call, Block rows, bool forward) con
   if (forward) {
     out.forward(middles, {GridTensor::In::work, result});
   } else {
-    out.weight_grad(middles, {GridTensor::In::work, result});
+    out.weight_grad(middles, {GridTensor::In::work, result}, rows.begin == 0);
     grid_tile_gradient(call, out, out_, {result, block}, rows);
     out.input_grad({GridTensor::In::work, result}, middles, Half::both);
     steps.compute({.work = CallSteps::uses({middles, in_result}, {din}), .scratch_bytes = 0},
@@ -347,7 +347,7 @@ void ResidualBranch::grid_row_tile(GridCall& call, Block rows, bool forward) con
                     inner_grad(ctx, CallSteps::view(t, din, of_in), CallSteps::view(t, middles, of_middle),
                                CallSteps::view(t, in_result, of_in));
                   });
-    in.weight_grad(x, {GridTensor::In::work, din});
+    in.weight_grad(x, {GridTensor::In::work, din}, rows.begin == 0);
     grid_tile_gradient(call, in, in_, {din, of_in}, rows);
     in.input_grad({GridTensor::In::work, din}, middles);
   }
@@ -363,7 +363,7 @@ void ResidualBranch::grid_tile_gradient(GridCall& call, const GridProduct& produ
                                         const std::pair<std::uint32_t, Shape>& dy, Block rows) {
   call.steps.compute({.half = Half::weight,
                       .gradients = params_of(of.projection()),
-                      .work = CallSteps::uses({call.rooms.gradient, dy.first}, product.bias_gradient()),
+                      .work = CallSteps::uses(with(product.gradient(), {dy.first}), product.bias_gradient()),
                       .scratch_bytes = 0},
                      [=](LayerContext& ctx, const LayerTensors& t) {
                        auto own = t;

@@ -51,9 +51,8 @@ Head::Decode::Decode(const Head& head, ScratchArena& arena) {
 }
 
 std::uint64_t Head::scratch_bytes(BatchShape shape) const {
-  ScratchArena arena;
-  Scratch(*this, arena, shape.tokens());  // a decode step needs a part of it
-  return arena.peak_bytes();
+  return measured(
+      [&](ScratchArena& arena) { return Scratch(*this, arena, shape.tokens()); });  // a decode step needs a part of it
 }
 
 void Head::check_loss(const LayerContext& ctx) const {

@@ -43,6 +43,10 @@ struct GridCut {
   [[nodiscard]] TensorSplit of_bias(std::vector<std::int64_t> outputs) const {
     return {.dim = 0, .parts = std::move(outputs), .ways = side(), .stride = stride(out)};
   }
+  // Of the columns of x.
+  [[nodiscard]] TensorSplit of_inputs(std::int64_t inputs) const {
+    return {.dim = 1, .parts = {inputs}, .ways = side(), .stride = stride(tensor_.grid.cube ? in : out)};
+  }
 
  private:
   TensorParallel tensor_;

@@ -11,23 +11,28 @@ GridRooms::GridRooms(CallSteps& steps, DType dtype, bool cube)
       block(steps.room("block of weights", dtype)),
       part(cube ? steps.room("part of a sum", dtype) : x),
       bias(steps.room("bias", dtype)),
+      narrow(steps.room("part of an adapter's narrow result", dtype)),
+      u(steps.room("narrow result", dtype)),
+      du(steps.room("gradient of a narrow result", dtype)),
       sum(steps.room("part of a gradient", accumulator_of(dtype))),
       pieces(steps.room("a gradient in pieces", accumulator_of(dtype))),
       gradient(steps.room("own block of a gradient", accumulator_of(dtype))),
       bias_gradient(steps.room("gradient of the bias", accumulator_of(dtype))) {}
 
-GridProduct::GridProduct(CallSteps& steps, const GridRooms& rooms, const Projection& projection, const TensorParallel& tensor,
+GridProduct::GridProduct(CallSteps& steps, const GridRooms& rooms, const Product& product, const TensorParallel& tensor,
                          bool first, std::int64_t rows)
     : steps_(steps),
       rooms_(rooms),
-      projection_(projection),
+      projection_(product.projection()),
+      adapters_(product.low_rank()),
       cut_(tensor, first),
       cube_(tensor.grid.cube),
       side_(tensor.grid.side),
       rows_(rows),
-      inputs_(projection.inputs() * (cube_ ? side_ : 1)),
-      outputs_(projection.outputs()) {
-  projection.name_params(params_);
+      inputs_(projection_.inputs() * (cube_ ? side_ : 1)),
+      outputs_(projection_.outputs()),
+      of_adapters_(product.adapters(0)) {
+  projection_.name_params(params_);
 }
 
 Shape GridProduct::matrix() const { return projection_.out_in() ? Shape{outputs_, inputs_} : Shape{inputs_, outputs_}; }
@@ -49,7 +54,10 @@ std::vector<std::uint32_t> GridProduct::with_block(std::vector<std::uint32_t> ro
 }
 
 std::vector<std::uint32_t> GridProduct::bias_gradient() const {
-  return projection_.has_bias() ? std::vector{rooms_.bias_gradient} : std::vector<std::uint32_t>{};
+  return projection_.has_bias() && !adapters_ ? std::vector{rooms_.bias_gradient} : std::vector<std::uint32_t>{};
+}
+std::vector<std::uint32_t> GridProduct::gradient() const {
+  return adapters_ ? std::vector<std::uint32_t>{} : std::vector{rooms_.gradient};
 }
 
 void GridProduct::stage(Half half) {
@@ -62,33 +70,28 @@ void GridProduct::stage(Half half) {
                  });
 }
 
-void GridProduct::send(Half half, Way way, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to,
-                       std::int64_t elements) {
+void GridProduct::exchange(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t sent, std::int64_t received,
+                           Operation operation, std::uint32_t root) {
   steps_.exchange(half, {.members = {.axes = axis, .lane = Lane::tensor},
                          .from = from,
                          .to = to,
-                         .sent = {elements},
-                         .received = {elements},
-                         .operation = way == Way::broadcast ? Operation::broadcast : Operation::reduce,
+                         .sent = {sent},
+                         .received = {received},
+                         .operation = operation,
                          .root = root});
 }
 
+void GridProduct::send(Half half, Way way, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to,
+                       std::int64_t elements) {
+  exchange(half, axis, from, to, elements, elements, way == Way::broadcast ? Operation::broadcast : Operation::reduce, root);
+}
+
 void GridProduct::gather(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each) {
-  steps_.exchange(half, {.members = {.axes = axis, .lane = Lane::tensor},
-                         .from = from,
-                         .to = to,
-                         .sent = {each},
-                         .received = {each * side_},
-                         .operation = Operation::all_gather});
+  exchange(half, axis, from, to, each, each * side_, Operation::all_gather);
 }
 
 void GridProduct::scatter(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each) {
-  steps_.exchange(half, {.members = {.axes = axis, .lane = Lane::tensor},
-                         .from = from,
-                         .to = to,
-                         .sent = {each * side_},
-                         .received = {each},
-                         .operation = Operation::reduce_scatter});
+  exchange(half, axis, from, to, each * side_, each, Operation::reduce_scatter);
 }
 
 // Each piece has some of the block's inputs: either rows, or columns, which must be put side by side.
@@ -120,7 +123,8 @@ void GridProduct::forward(std::uint32_t x, GridTensor y) {
                                                CallSteps::view(t, this_.rooms_.x, {all, this_.inputs_}));
                    });
     scatter(half, cut_.in, rooms_.part, y.number, rows_ * outputs_);
-    return;
+    narrow(half, LowRank::Of::x, {GridTensor::In::work, rooms_.x}, rooms_.u);
+    return widen(half, LowRank::Of::x, rooms_.u, y);
   }
   if (y.in == GridTensor::In::work) steps_.reserve(y.number, rows_ * outputs_);
   for (std::uint32_t l = 0; l < side_; ++l) {
@@ -139,6 +143,56 @@ void GridProduct::forward(std::uint32_t x, GridTensor y) {
           CallSteps::view(t, from, {this_.rows_, this_.inputs_}), l == 0 ? Accumulate::no : Accumulate::yes);
     });
   }
+  narrow(half, LowRank::Of::x, {GridTensor::In::work, x}, rooms_.u);
+  widen(half, LowRank::Of::x, rooms_.u, y);
+}
+
+void GridProduct::narrow(Half half, LowRank::Of of, GridTensor from, std::uint32_t to) {
+  if (!adapters_) return;
+  const bool of_x = of == LowRank::Of::x;
+  const Shape whole{rows_ * (cube_ ? side_ : 1), of_x ? inputs_ : outputs_}, narrow{whole[0], adapters_.columns()};
+  Phase phase{.half = half,
+              .weights = of_adapters_,
+              .work = CallSteps::uses({}, {rooms_.narrow}),
+              .scratch_bytes = adapters_.matrix_bytes()};
+  from.use(phase, Access::read, Access::read);
+  steps_.compute(std::move(phase), [=, to = rooms_.narrow, &adapters = adapters_](LayerContext& ctx, const LayerTensors& t) {
+    ScratchArena arena(ctx.scratch);
+    adapters.narrow(ctx, t.weights, adapters.place(arena, 0), of, CallSteps::view(t, to, narrow), from.view(t, whole));
+  });
+  const auto axis = cube_ && of_x ? cut_.in : cut_.out;
+  const auto elements = rows_ * narrow[1];
+  cube_ ? scatter(half, axis, rooms_.narrow, to, elements)
+        : exchange(half, axis, rooms_.narrow, to, elements, elements, Operation::all_reduce);
+}
+
+void GridProduct::widen(Half half, LowRank::Of of, std::uint32_t from, GridTensor to) {
+  if (!adapters_) return;
+  const Shape whole{rows_, of == LowRank::Of::x ? outputs_ : inputs_}, narrow{rows_, adapters_.columns()};
+  Phase phase{
+      .half = half, .weights = of_adapters_, .work = CallSteps::uses({from}, {}), .scratch_bytes = adapters_.matrix_bytes()};
+  to.use(phase, Access::update, Access::update);
+  steps_.compute(std::move(phase), [=, &adapters = adapters_](LayerContext& ctx, const LayerTensors& t) {
+    ScratchArena arena(ctx.scratch);
+    adapters.widen(ctx, t.weights, adapters.place(arena, 0), of, to.view(t, whole), CallSteps::view(t, from, narrow));
+  });
+}
+
+void GridProduct::adapter_gradients(std::uint32_t x, GridTensor dy, bool first_rows) {
+  narrow(Half::weight, LowRank::Of::x, {GridTensor::In::work, cube_ ? rooms_.x : x}, rooms_.u);
+  narrow(Half::weight, LowRank::Of::dy, cube_ ? GridTensor{GridTensor::In::work, rooms_.part} : dy, rooms_.du);
+  Phase phase{.half = Half::weight,
+              .gradients = of_adapters_,
+              .work = CallSteps::uses({x, rooms_.u, rooms_.du}, {}),
+              .scratch_bytes = measured([&](ScratchArena& arena) { return adapters_.place_gradient(arena, 0); })};
+  dy.use(phase, Access::read, Access::read);
+  const Shape narrow{rows_, adapters_.columns()}, of_x{rows_, inputs_}, of_dy{rows_, outputs_};
+  steps_.compute(std::move(phase), [=, rooms = rooms_, &adapters = adapters_](LayerContext& ctx, const LayerTensors& t) {
+    ScratchArena arena(ctx.scratch);
+    const auto room = adapters.place_gradient(arena, 0);
+    adapters.gradients(ctx, t.gradients, room, CallSteps::view(t, rooms.u, narrow), CallSteps::view(t, rooms.du, narrow),
+                       dy.view(t, of_dy), CallSteps::view(t, x, of_x), first_rows ? t.accumulate : Accumulate::yes);
+  });
 }
 
 void GridProduct::input_grad(GridTensor dy, std::uint32_t dx, Half half) {
@@ -158,7 +212,8 @@ void GridProduct::input_grad(GridTensor dy, std::uint32_t dx, Half half) {
                                                   CallSteps::view(t, this_.rooms_.x, {all, this_.outputs_}));
                    });
     scatter(half, cut_.out, rooms_.part, dx, rows_ * inputs_);
-    return;
+    narrow(half, LowRank::Of::dy, {GridTensor::In::work, rooms_.x}, rooms_.du);
+    return widen(half, LowRank::Of::dy, rooms_.du, {GridTensor::In::work, dx});
   }
   for (std::uint32_t l = 0; l < side_; ++l) {
     send(half, Way::broadcast, cut_.in, l, rooms_.own, rooms_.w, elements());
@@ -176,14 +231,18 @@ void GridProduct::input_grad(GridTensor dy, std::uint32_t dx, Half half) {
     // In 2D, the ranks of a row have the blocks of x as well as those of y, so dx is reduced over the row.
     send(half, Way::reduce, cut_.out, l, rooms_.part, dx, rows_ * inputs_);
   }
+  narrow(half, LowRank::Of::dy, dy, rooms_.du);
+  widen(half, LowRank::Of::dy, rooms_.du, {GridTensor::In::work, dx});
 }
 
-void GridProduct::weight_grad(std::uint32_t x, GridTensor dy) {
+// With adapters, W is frozen.
+void GridProduct::weight_grad(std::uint32_t x, GridTensor dy, bool first_rows) {
   constexpr auto half = Half::weight;
   if (projection_.has_bias()) steps_.reserve(rooms_.bias_gradient, outputs_);
   if (cube_) {
     gather(half, cut_.out, x, rooms_.x, rows_ * inputs_);
     gather(half, cut_.in, dy.number, rooms_.part, rows_ * outputs_);
+    if (adapters_) return adapter_gradients(x, dy, first_rows);
     steps_.reserve(rooms_.pieces, elements());
     if (projection_.out_in()) steps_.reserve(rooms_.sum, elements());
     std::vector written{rooms_.pieces};
@@ -201,6 +260,7 @@ void GridProduct::weight_grad(std::uint32_t x, GridTensor dy) {
     scatter(half, Axis::depth, rooms_.pieces, rooms_.gradient, elements() / side_);
     return;
   }
+  if (adapters_) return adapter_gradients(x, dy, first_rows);
   for (std::uint32_t l = 0; l < side_; ++l) {
     send(half, Way::broadcast, cut_.out, l, x, rooms_.x, rows_ * inputs_);
     Phase phase{.half = half,
@@ -227,6 +287,7 @@ void GridProduct::cut_up(LayerContext& ctx, const LayerTensors& t, const TensorV
 }
 
 void GridProduct::add_gradient(LayerContext& ctx, const LayerTensors& t, TensorView dy) const {
+  if (adapters_) return;
   TensorView bias;
   if (projection_.has_bias()) {
     bias = CallSteps::view(t, rooms_.bias_gradient, {outputs_});

@@ -13,6 +13,10 @@
 //   dx        all-gather dy, all-gather W, dx = dy · Wᵀ, reduce-scatter
 //   dW        all-gather x, all-gather dy, dW = xᵀ · dy, reduce-scatter
 //
+// Adapters (low_rank.h): each rank computes its part of u = x · Aᵀ, which has few columns. The ranks with the other columns of
+// x add up their parts (in 3D, of the gathered rows), and then y += u · Bᵀ. Likewise for dx. The weight half computes both
+// again.
+//
 // Exchanged tensors are working tensors. In 2D the results of `forward`, and `dy`, are not exchanged and may be elsewhere.
 //
 // x is [rows, inputs ÷ side] and y is [rows, outputs ÷ side] with rows = tokens ÷ (depth · side). Nothing that was gathered is
@@ -26,7 +30,7 @@
 
 #include <terrace/parallel/layers/parts/grid_cut.h>
 #include <terrace/parallel/layers/parts/grid_tensor.h>
-#include <terrace/parallel/layers/parts/projection.h>
+#include <terrace/parallel/layers/parts/product.h>
 #include <terrace/parallel/model/call_steps.h>
 
 namespace terrace::layers {
@@ -39,20 +43,24 @@ struct GridRooms {
   std::uint32_t block;                                 // a block of W that was joined from pieces
   std::uint32_t part;                                  // this rank's part of a sum
   std::uint32_t bias;                                  // this rank's block of the bias
+  std::uint32_t narrow, u, du;                         // of adapters: this rank's part of a sum, and the sums
   std::uint32_t sum, pieces, gradient, bias_gradient;  // for the gradient of W, in a wider dtype than activations
 };
 
 class GridProduct {
  public:
-  GridProduct(CallSteps& steps, const GridRooms& rooms, const Projection& projection, const TensorParallel& tensor, bool first,
+  GridProduct(CallSteps& steps, const GridRooms& rooms, const Product& product, const TensorParallel& tensor, bool first,
               std::int64_t rows);
 
   void forward(std::uint32_t x, GridTensor y);
   void input_grad(GridTensor dy, std::uint32_t dx, Half half = Half::input);
-  // Leaves this rank's block of the gradient in rooms.gradient; add_gradient(), in a phase that has the gradients, adds it.
-  void weight_grad(std::uint32_t x, GridTensor dy);
+  // Leaves this rank's block of the gradient in gradient(); add_gradient(), in a phase that has the gradients, adds it. With
+  // adapters, it writes their gradients instead, or adds them if these are not the first rows of a call.
+  void weight_grad(std::uint32_t x, GridTensor dy, bool first_rows = true);
   void add_gradient(LayerContext& ctx, const LayerTensors& t, TensorView dy) const;
-  [[nodiscard]] std::vector<std::uint32_t> bias_gradient() const;  // the working tensor that add_gradient() writes, if any
+  // The working tensors that add_gradient() reads, and writes.
+  [[nodiscard]] std::vector<std::uint32_t> gradient() const;
+  [[nodiscard]] std::vector<std::uint32_t> bias_gradient() const;
 
   [[nodiscard]] std::int64_t inputs() const { return inputs_; }    // of a block
   [[nodiscard]] std::int64_t outputs() const { return outputs_; }  // of a block
@@ -63,6 +71,8 @@ class GridProduct {
   [[nodiscard]] std::vector<std::uint32_t> with_bias(std::vector<std::uint32_t> rooms) const;
   [[nodiscard]] std::vector<std::uint32_t> with_block(std::vector<std::uint32_t> rooms) const;
   void stage(Half half);  // copies this rank's block of W into rooms.own
+  void exchange(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t sent, std::int64_t received,
+                Operation operation, std::uint32_t root = 0);
   void send(Half half, Way way, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to, std::int64_t elements);
   void gather(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each);
   void scatter(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each);
@@ -73,14 +83,19 @@ class GridProduct {
   void cut_up(LayerContext& ctx, const LayerTensors& t, const TensorView& block) const;  // the reverse of together()
   [[nodiscard]] TensorView bias(const LayerTensors& t, bool here) const;
   [[nodiscard]] double flops() const;  // of a whole product on this rank
+  // Adapters. `from`: x or dy, in 3D as gathered.
+  void narrow(Half half, LowRank::Of of, GridTensor from, std::uint32_t to);
+  void widen(Half half, LowRank::Of of, std::uint32_t from, GridTensor to);
+  void adapter_gradients(std::uint32_t x, GridTensor dy, bool first_rows);
 
   CallSteps& steps_;  // used while the call is described
   const GridRooms rooms_;
   const Projection& projection_;
+  const LowRank& adapters_;
   const GridCut cut_;
   const bool cube_;
   const std::int64_t side_, rows_, inputs_, outputs_;
-  std::vector<PhaseParam> params_;
+  std::vector<PhaseParam> params_, of_adapters_;
 };
 
 }  // namespace terrace::layers

@@ -10,6 +10,7 @@ LowRank::LowRank(std::vector<ParamSpec>& params, const std::vector<Result>& resu
     : rank_(config.adapters.rank), inputs_(product.inputs()), outputs_(product.outputs()), dtype_(config.dtype) {
   if (rank_ == 0) return;
   const auto& of_inputs = product.input_split();
+  if (!of_inputs.parts.empty()) inputs_ = part_shape({rank_, of_inputs.parts[0]}, of_inputs)[1];
   const double bound = 1 / std::sqrt(static_cast<double>(whole_shape({rank_, inputs_}, of_inputs)[1]));
   std::int64_t first = 0;
   for (const auto& [name, target, width, of_outputs] : results) {
@@ -103,33 +104,43 @@ TensorView LowRank::all_b(LayerContext& ctx, std::span<const TensorView> weights
   return room.b;
 }
 
-TensorView LowRank::reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose) const {
+TensorView LowRank::narrow(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, Of of, TensorView to,
+                           TensorView from, std::uint32_t tile) const {
+  const auto matrix = of == Of::x ? all_a(ctx, weights, room, tile) : all_b(ctx, weights, room, tile);
   to = row_slice(to, 0, from.shape[0]);
-  ctx.math.matmul(ctx.stream, to, from, Transpose::no, matrix, transpose);
+  ctx.math.matmul(ctx.stream, to, from, Transpose::no, matrix, of == Of::x ? Transpose::yes : Transpose::no);
   ctx.math.multiply(ctx.stream, to, to, scale_);
   return to;
 }
 
+void LowRank::widen(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, Of of, TensorView to,
+                    TensorView from, std::uint32_t tile) const {
+  const auto matrix = of == Of::x ? all_b(ctx, weights, room, tile) : all_a(ctx, weights, room, tile);
+  ctx.math.matmul(ctx.stream, to, from, Transpose::no, matrix, of == Of::x ? Transpose::yes : Transpose::no, {},
+                  Accumulate::yes);
+}
+
 void LowRank::forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y, TensorView x,
                       std::uint32_t tile) const {
-  if (parts_.empty()) return;
-  const auto u = reduce(ctx, room.u, x, all_a(ctx, weights, room, tile), Transpose::yes);
-  ctx.math.matmul(ctx.stream, y, u, Transpose::no, all_b(ctx, weights, room, tile), Transpose::yes, {}, Accumulate::yes);
+  if (!parts_.empty()) widen(ctx, weights, room, Of::x, y, narrow(ctx, weights, room, Of::x, room.u, x, tile), tile);
 }
 
 void LowRank::input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx, TensorView dy,
                          std::uint32_t tile) const {
-  if (parts_.empty()) return;
-  const auto u = reduce(ctx, room.u, dy, all_b(ctx, weights, room, tile), Transpose::no);
-  ctx.math.matmul(ctx.stream, dx, u, Transpose::no, all_a(ctx, weights, room, tile), Transpose::no, {}, Accumulate::yes);
+  if (!parts_.empty()) widen(ctx, weights, room, Of::dy, dx, narrow(ctx, weights, room, Of::dy, room.u, dy, tile), tile);
 }
 
 void LowRank::weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
                           const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate,
                           std::uint32_t tile) const {
   if (parts_.empty()) return;
-  const auto u = reduce(ctx, room.forward.u, x, all_a(ctx, weights, room.forward, tile), Transpose::yes);
-  const auto du = reduce(ctx, room.du, dy, all_b(ctx, weights, room.forward, tile), Transpose::no);
+  const auto u = narrow(ctx, weights, room.forward, Of::x, room.forward.u, x, tile),
+             du = narrow(ctx, weights, room.forward, Of::dy, room.du, dy, tile);
+  this->gradients(ctx, gradients, room, u, du, dy, x, accumulate, tile);
+}
+
+void LowRank::gradients(LayerContext& ctx, std::span<const TensorView> gradients, const GradientRoom& room, TensorView u,
+                        TensorView du, TensorView dy, TensorView x, Accumulate accumulate, std::uint32_t tile) const {
   // What all tiles have in common is a sum over them.
   const auto of_a = tiles_ > 1 && tile > 0 ? Accumulate::yes : accumulate,
              of_b = cuts_inputs_ && tile > 0 ? Accumulate::yes : accumulate;

@@ -7,7 +7,7 @@
 // Tensor ranks that have a part of the product's outputs have the matching rows of B and all of A; ranks that have a part of
 // its inputs have the matching columns of A and all of B. In both cases, what a rank adds to y and dx, and its gradient of the
 // matrix that all ranks have whole, are parts of sums that the engine computes for the product anyway: an adapter exchanges no
-// activation.
+// activation. Ranks in a grid have columns of A and rows of B, and add up the narrow results between them (grid_product.h).
 //
 // Owner:   a value of its layer.
 // Threads: as Layer.
@@ -69,12 +69,25 @@ class LowRank {
   void weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
                    const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate, std::uint32_t tile = 0) const;
 
+  // The same in steps. narrow() computes u = s · x · Aᵀ (or du = s · dy · B) in the first rows of `to`; widen() adds u · Bᵀ to
+  // y (or du · A to dx). Their rooms need no rows.
+  enum class Of : std::uint8_t { x, dy };
+  TensorView narrow(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, Of of, TensorView to,
+                    TensorView from, std::uint32_t tile = 0) const;
+  void widen(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, Of of, TensorView to, TensorView from,
+             std::uint32_t tile = 0) const;
+  void gradients(LayerContext& ctx, std::span<const TensorView> gradients, const GradientRoom& room, TensorView u,
+                 TensorView du, TensorView dy, TensorView x, Accumulate accumulate, std::uint32_t tile = 0) const;
+  [[nodiscard]] std::int64_t columns() const { return rank_ * std::ssize(parts_); }  // of u
+  [[nodiscard]] std::uint64_t matrix_bytes() const {                                 // of a room without rows
+    return measured([&](ScratchArena& arena) { return place(arena, 0); });
+  }
+
  private:
   struct Part {
     std::size_t a = 0, b = 0;  // their places in params()
     std::int64_t first_output = 0, outputs = 0;
   };
-  [[nodiscard]] std::int64_t columns() const { return rank_ * std::ssize(parts_); }  // of x · Aᵀ
   [[nodiscard]] bool is_whole() const { return parts_.size() == 1 && parts_[0].outputs == outputs_ && blocks_ == 1; }
   [[nodiscard]] TensorView all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room,
                                  std::uint32_t tile) const;
@@ -90,8 +103,6 @@ class LowRank {
     const auto rows = part_of.outputs / blocks_;
     return {row_slice(tensors[part_of.b], (block * tiles_ + tile % tiles_) * rows, rows), part_of.first_output + block * rows};
   }
-  // Computes s · x · Aᵀ, or s · dy · B, in the first rows of `to`, as many as `from` has.
-  TensorView reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose) const;
 
   std::vector<Part> parts_;
   std::int64_t rank_ = 0, inputs_ = 0, outputs_ = 0;  // of a tile

@@ -79,15 +79,11 @@ Product::Gradient Product::place_gradient(std::uint32_t tile, std::int64_t rows,
 }
 
 std::uint64_t Product::scratch_bytes(std::uint32_t tile, std::int64_t rows) const {
-  ScratchArena arena;
-  static_cast<void>(place(tile, rows, arena));
-  return arena.peak_bytes();
+  return measured([&](ScratchArena& arena) { return place(tile, rows, arena); });
 }
 
 std::uint64_t Product::gradient_bytes(std::uint32_t tile, std::int64_t rows) const {
-  ScratchArena arena;
-  static_cast<void>(place_gradient(tile, rows, arena));
-  return arena.peak_bytes();
+  return measured([&](ScratchArena& arena) { return place_gradient(tile, rows, arena); });
 }
 
 Product::Ready Product::prepare(LayerContext& ctx, std::span<const TensorView> weights, std::uint32_t tile, std::int64_t rows,

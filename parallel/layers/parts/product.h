@@ -46,6 +46,7 @@ class Product {
              const Transformer& config);
 
   [[nodiscard]] const Projection& projection() const { return whole_; }
+  [[nodiscard]] const LowRank& low_rank() const { return adapters_; }
   [[nodiscard]] std::uint32_t tiles() const { return spec_.tiles.count; }
   [[nodiscard]] bool is_last(std::uint32_t tile) const { return tile + 1 == tiles(); }
   [[nodiscard]] bool is_apart() const { return spec_.tiles.apart; }

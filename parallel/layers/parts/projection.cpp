@@ -66,6 +66,7 @@ Projection::Projection(std::vector<ParamSpec>& params, const std::string& prefix
       const GridCut cut(config.tensor(), by_outputs);
       matrix = cut.of_matrix(output_dim, its_outputs);
       bias = cut.of_bias(its_outputs);
+      input_split_ = cut.of_inputs(inputs);
     } else if (config.tensor().ranks > 1 && by_outputs) {
       matrix = {.dim = output_dim, .parts = its_outputs, .ways = split.ways[i]};
       bias = {.dim = 0, .parts = its_outputs, .ways = split.ways[i]};

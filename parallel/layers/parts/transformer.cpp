@@ -262,7 +262,6 @@ Features features_of(const Transformer& config) {
   all.add_if(config.skips != SkipShape::none, Feature::skips);
   all.add_if(config.experts.count > 0, Feature::experts);
   all.add_if(config.experts.count > 0 && config.experts.capacity_factor > 0, Feature::expert_capacity);
-  all.add_if(config.adapters.rank != 0, Feature::adapters);
   all.add_several(Feature::vocab_tiles, config.vocab_tiles);
   all.add_several(Feature::mlp_tiles, config.mlp_tiles);
   all.add_several(Feature::mlp_row_tiles, config.mlp_row_tiles);

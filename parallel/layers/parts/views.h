@@ -72,6 +72,14 @@ class ScratchArena {
   bool measures_ = true;
 };
 
+// The scratch that `place` takes from an arena.
+template <class Place>
+std::uint64_t measured(Place&& place) {
+  ScratchArena arena;
+  static_cast<void>(place(arena));
+  return arena.peak_bytes();
+}
+
 // The scratch of tensors that are taken one after the other.
 inline std::uint64_t scratch_of(std::initializer_list<TensorSpec> tensors) {
   ScratchArena arena;

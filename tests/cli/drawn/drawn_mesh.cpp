@@ -149,7 +149,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
       [&] {
         if (s.optimizer == "muon" || s.skips) return;
         if (const auto grids = grids_of(s, left);
-            cp == 1 && s.vocab_tiles == 1 && s.experts == 0 && !s.adapters && !grids.empty() && draw.one_in(2)) {
+            cp == 1 && s.vocab_tiles == 1 && s.experts == 0 && !grids.empty() && draw.one_in(2)) {
           grid = draw.of(grids);
           tp = grid->ranks;
           left /= tp;
@@ -191,7 +191,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
   add("--dp", dp);
   add("--pp", pp);
   if (grid)
-    mesh.words = mesh.words + grid->words();
+    mesh.words = mesh.words + grid->words() + Words{"--mlp-row-tiles", text(draw.from(1, 3))};
   else
     add("--tp", tp);
   add("--cp", cp);

@@ -380,7 +380,6 @@ TEST_F(LoraProgram, WhatCannotBeIsRefused) {
   refused({"--freeze", "norm.weight", "--vocab-tiles", "2"},
           {"--freeze", "the layer head", "--vocab-tiles", "whole or not at all"});
   refused({"--lora-rank", "4", "--lora-targets", "q,w"}, {"--lora-targets", "\"w\"", "gate, up, down"});
-  refused({"--lora-rank", "4", "--tp", "4", "--tp-mode", "2d", "--batch-size", "4"}, {"tensor ranks in a grid"});
   refused({"--lora-rank", "4", "--optimizer", "muon", "--tp", "2"}, {"--optimizer", "whole matrices"});
   refused({"--init-adapter", "nothing"}, {"nothing/adapter_config.json", "give a directory that PEFT wrote"});
 }

@@ -1,6 +1,5 @@
 // Adapters and frozen parameters on tensor, context and expert ranks train what one rank trains: with every other kind of
 // parallelism, and with optimizers that see whole matrices.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -12,8 +11,6 @@
 
 namespace terrace::test {
 namespace {
-
-using testing::HasSubstr;
 
 lm::ModelConfig adapted(lm::ModelConfig config, const char* targets = "all", std::int64_t rank = 3) {
   config.adapters = lm::adapters_of(config.family, config.experts.count > 0, rank, 5, targets);
@@ -335,25 +332,33 @@ TEST_F(AdapterRanks, OfBlocksWithSkipsEqualOneRank) {
     }
 }
 
-TEST_F(AdapterRanks, RefuseWhatTheyCannotDo) {
-  const auto why = [&](const auto& change) -> std::string {
-    TensorRun o{.config = adapted(llama()), .tensor_ranks = 4, .sequence = true, .batch = {4, 16}};
-    change(o);
-    try {
-      plan_of(o);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::refused);
-      return error.what();
+// In 2D, 2.5D and 3D; with tiles of rows, too.
+TEST_F(AdapterRanks, OfRanksInAGridEqualOneRank) {
+  for (const auto& grid : {TensorGrid{.side = 2}, {.depth = 2, .side = 2}, {.depth = 2, .side = 2, .cube = true}})
+    for (const auto& [config, schedule, rows] : {std::tuple{adapted(llama()), "", 1U},
+                                                 {adapted(gpt2()), "zb-h1", 3U},
+                                                 {adapted(of_family("phi3")), "1f1b", 2U},
+                                                 {adapted(with_norms("gemma3"), "q,v,down", 1), "", 1U}}) {
+      const auto ways = std::int64_t{grid.depth} * grid.side;
+      TensorRun o{.config = config,
+                  .tensor_ranks = grid.depth * grid.side * grid.side,
+                  .sequence = true,
+                  .grid = grid,
+                  .batch = {ways, 16}};
+      o.config.mlp_row_tiles = rows;
+      o.schedule = schedule;
+      o.recompute = rows == 2;
+      o.squeezed = o.disk_tier = rows == 3;
+      if (grid.depth == 1) o.data = {.ranks = 2, .zero = rows};
+      expect_serial(o, kFp64);
+      if (HasFailure()) return;
     }
-    return "nothing was refused";
-  };
-  const auto grid = [](TensorRun& o) { o.grid = {.side = 2}; };
-  EXPECT_THAT(why(grid), HasSubstr("adapters (`lora-rank`) do not work with tensor ranks in a grid"));
-  EXPECT_EQ("nothing was refused", why([&](TensorRun& o) {
-              grid(o);
-              o.config.adapters = {};
-              o.freeze = "layers.0.*";
-            }));
+}
+
+TEST_F(AdapterRanks, PartsOfAModelAreFrozenOnAGrid) {
+  expect_serial(
+      {.config = llama(), .tensor_ranks = 4, .sequence = true, .grid = {.side = 2}, .batch = {2, 16}, .freeze = "layers.0.*"},
+      kFp64);
 }
 
 }  // namespace
