@@ -139,7 +139,6 @@ PhaseExchange Ring::hop(std::uint32_t from, std::uint32_t to, std::uint32_t plac
 void Ring::describe_attend(CallSteps& steps, BatchShape shape, const Find& find, std::uint32_t i) const {
   steps.compute({.saved = Access::update,
                  .work = {{first_ + keys_of(i), Access::read}, {first_ + kSum, i == 0 ? Access::overwrite : Access::update}},
-                 .scratch_bytes = 0,
                  .flops = products(shape, i)},
                 [=, this](LayerContext& ctx, const LayerTensors& t) { attend(ctx, shape, find(t), i); });
 }
@@ -151,15 +150,12 @@ void Ring::describe_attend_grad(CallSteps& steps, BatchShape shape, const Find& 
                           {first_ + kDattended, Access::read},
                           {first_ + kDqueries, i == 0 ? Access::overwrite : Access::update},
                           {first_ + (i == 0 ? std::uint32_t{kGradient} : kPart), Access::overwrite}},
-                 .scratch_bytes = 0,
                  .flops = 2 * products(shape, i)},
                 [=, this](LayerContext& ctx, const LayerTensors& t) { attend_grad(ctx, shape, find(t), i); });
 }
 
 void Ring::describe_add(CallSteps& steps, BatchShape shape, const Find& find, std::uint32_t i) const {
-  steps.compute({.half = Half::input,
-                 .work = {{first_ + gradient_of(i), Access::update}, {first_ + kPart, Access::read}},
-                 .scratch_bytes = 0},
+  steps.compute({.half = Half::input, .work = {{first_ + gradient_of(i), Access::update}, {first_ + kPart, Access::read}}},
                 [=, this](LayerContext& ctx, const LayerTensors& t) {
                   const auto row = keys_row(here_);
                   const auto of_ring = find(t);

@@ -102,16 +102,14 @@ void TwoRings::describe_middle(CallSteps& steps, LayerCall call, BatchShape shap
 
 void TwoRings::describe_forward(CallSteps& steps, BatchShape shape) const {
   const double scale = config_.scores.factor(config_.head_dim());
-  describe_ring(steps, shape, keys_of,
-                {.saved = Access::update, .work = {{kQueries, Access::read}}, .scratch_bytes = 0, .flops = products(shape)},
+  describe_ring(steps, shape, keys_of, {.saved = Access::update, .work = {{kQueries, Access::read}}, .flops = products(shape)},
                 &TwoRings::forward_scores);
-  steps.compute({.saved = Access::update, .scratch_bytes = 0}, [=, this](LayerContext& ctx, const LayerTensors& t) {
+  steps.compute({.saved = Access::update}, [=, this](LayerContext& ctx, const LayerTensors& t) {
     each_rows(ctx, [&](const ScoreRows& rows) { ctx.math.softmax_rows(ctx.stream, rows, t.saved[kProbabilities], scale); });
   });
-  describe_ring(steps, shape, values_of,
-                {.saved = Access::read, .work = {{kSum, Access::update}}, .scratch_bytes = 0, .flops = products(shape)},
+  describe_ring(steps, shape, values_of, {.saved = Access::read, .work = {{kSum, Access::update}}, .flops = products(shape)},
                 &TwoRings::forward_sums);
-  steps.compute({.saved = Access::update, .work = {{kSum, Access::read}, {kQueries, Access::overwrite}}, .scratch_bytes = 0},
+  steps.compute({.saved = Access::update, .work = {{kSum, Access::read}, {kQueries, Access::overwrite}}},
                 [this](LayerContext& ctx, const LayerTensors& t) { end_forward(ctx, t); });
 }
 
@@ -122,11 +120,10 @@ void TwoRings::describe_backward(CallSteps& steps, BatchShape shape) const {
                 {.half = half,
                  .saved = Access::read,
                  .work = {{kDattended, Access::read}, {kDscores, Access::update}, {kDvalues, Access::update}},
-                 .scratch_bytes = 0,
                  .flops = 2 * products(shape)},
                 &TwoRings::backward_scores);
   steps.exchange(half, home(shape, kDvalues, kOwnDvalues));
-  steps.compute({.half = half, .saved = Access::read, .work = {{kDscores, Access::update}}, .scratch_bytes = 0},
+  steps.compute({.half = half, .saved = Access::read, .work = {{kDscores, Access::update}}},
                 [=, this](LayerContext& ctx, const LayerTensors& t) {
                   each_rows(ctx, [&](const ScoreRows& rows) {
                     ctx.math.softmax_rows_grad(ctx.stream, rows, t.work[kDscores], t.saved[kProbabilities], scale);
@@ -147,8 +144,7 @@ void TwoRings::describe_backward(CallSteps& steps, BatchShape shape) const {
                           {kOwnDkeys, Access::read},
                           {kOwnDvalues, Access::read},
                           {kQueries, Access::overwrite},
-                          {kKeys, Access::overwrite}},
-                 .scratch_bytes = 0},
+                          {kKeys, Access::overwrite}}},
                 [this](LayerContext& ctx, const LayerTensors& t) { end_backward(ctx, t); });
 }
 

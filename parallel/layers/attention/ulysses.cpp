@@ -86,7 +86,7 @@ void Ulysses::describe_middle(CallSteps& steps, LayerCall call, BatchShape shape
   steps.exchange(half, exchange(kToHeads, kOfHeads, to_heads, of_heads));
   describe_heads(steps, call, shape);
   steps.exchange(half, exchange(kToPositions, kOfPositions, to_positions, of_positions));
-  Phase end{.half = half, .work = {{kOfPositions, Access::read}}, .scratch_bytes = 0};
+  Phase end{.half = half, .work = {{kOfPositions, Access::read}}};
   forward ? end.saved = Access::update : end.carried = Access::overwrite;
   steps.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) { unpack(ctx, t, call); });
 }

@@ -24,8 +24,7 @@ std::vector<TensorSpec> UlyssesRing::middle_work(LayerCall call, BatchShape shap
 void UlyssesRing::describe_heads(CallSteps& steps, LayerCall call, BatchShape shape) const {
   const bool forward = call == LayerCall::forward;
   const auto half = forward ? Half::both : Half::input;
-  Phase first{
-      .half = half, .saved = forward ? Access::update : Access::read, .work = {{kOfHeads, Access::read}}, .scratch_bytes = 0};
+  Phase first{.half = half, .saved = forward ? Access::update : Access::read, .work = {{kOfHeads, Access::read}}};
   for (const auto tensor : ring_.begins(call)) first.work.push_back({tensor, Access::overwrite});
   steps.compute(std::move(first), [=, this](LayerContext& ctx, const LayerTensors& t) { order(ctx, t, call); });
 

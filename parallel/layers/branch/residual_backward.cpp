@@ -35,11 +35,7 @@ void ResidualBranch::backward_in_turns(CallSteps& steps, BatchShape shape) const
 
 // Exchanges dy, or the gradient of the result's norm; the weight half needs all rows of it.
 void ResidualBranch::cut_dy(CallSteps& steps, const RowPieces& rows) const {
-  Phase cut{.half = Half::input,
-            .weights = params_of(result_norm_),
-            .dy = true,
-            .work = CallSteps::uses({}, rows.own_rooms()),
-            .scratch_bytes = 0};
+  Phase cut{.half = Half::input, .weights = params_of(result_norm_), .dy = true, .work = CallSteps::uses({}, rows.own_rooms())};
   if (result_norm_) cut.saved = Access::read;
   steps.compute(std::move(cut), [=, this](LayerContext& ctx, const LayerTensors& t) {
     std::int64_t first = 0;

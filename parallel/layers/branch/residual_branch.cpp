@@ -229,8 +229,7 @@ void ResidualBranch::norm_grad_across(CallSteps& steps, BatchShape shape, const 
                  .weights = params_of(query_key_norm_),
                  .saved = Access::read,
                  .carried = Access::update,
-                 .work = CallSteps::uses({}, {sums.here}),
-                 .scratch_bytes = 0},
+                 .work = CallSteps::uses({}, {sums.here})},
                 [=, this](LayerContext& ctx, const LayerTensors& t) {
                   query_key_norm_.take_grad(ctx, t.weights, t.carried[kDin], saved_of_norms(t).query_key,
                                             carried_of_query_key(t), t.work[sums.here]);
@@ -268,7 +267,7 @@ void ResidualBranch::norm_weight_grad(LayerContext& ctx, const LayerTensors& t, 
 
 // The last phase of a forward on shares: norm of the result, residual.
 void ResidualBranch::end_forward(CallSteps& steps, std::vector<PhaseWork> work, const Take& take) const {
-  Phase end{.weights = params_of(result_norm_), .x = true, .y = Access::overwrite, .work = std::move(work), .scratch_bytes = 0};
+  Phase end{.weights = params_of(result_norm_), .x = true, .y = Access::overwrite, .work = std::move(work)};
   if (result_norm_) end.saved = Access::update;
   steps.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {
     if (const auto norms = saved_of_norms(t); result_norm_) {
@@ -289,8 +288,7 @@ void ResidualBranch::residual_grad(CallSteps& steps, std::vector<PhaseWork> work
                  .dx = Access::overwrite,
                  .saved = Access::read,
                  .carried = Access::update,
-                 .work = std::move(work),
-                 .scratch_bytes = 0},
+                 .work = std::move(work)},
                 [=, this](LayerContext& ctx, const LayerTensors& t) {
                   const auto dnormed = t.carried[kDnormed];
                   take(ctx, t, dnormed, Accumulate::no);

@@ -42,12 +42,9 @@ void ResidualBranch::forward_in_turns(CallSteps& steps, BatchShape shape) const 
   const bool one_tile = in_.tiles() == 1;  // pieces of all ranks' rows must last for all tiles
   const auto rows = pieces(steps, "rows of norm's result, or of the branch's", shape, one_tile);
   if (rows.shared())
-    steps.compute({.weights = params_of(norm_),
-                   .x = true,
-                   .saved = Access::overwrite,
-                   .work = CallSteps::uses({}, rows.own_rooms()),
-                   .scratch_bytes = 0},
-                  [=, this](LayerContext& ctx, const LayerTensors& t) { cut_norm(ctx, t, rows, t.saved[kStatistics]); });
+    steps.compute(
+        {.weights = params_of(norm_), .x = true, .saved = Access::overwrite, .work = CallSteps::uses({}, rows.own_rooms())},
+        [=, this](LayerContext& ctx, const LayerTensors& t) { cut_norm(ctx, t, rows, t.saved[kStatistics]); });
   in_forward(steps, shape, rows);
   add_middle(steps, LayerCall::forward, shape);
   out_forward(steps, shape, rows);

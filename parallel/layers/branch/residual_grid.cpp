@@ -116,7 +116,7 @@ void ResidualBranch::forward_on_grid(CallSteps& steps, BatchShape shape) const {
                   deal(ctx, normed, t.work[sent], Way::pack, Accumulate::no);
                 });
   call.exchange_columns(Half::both);
-  steps.compute({.saved = Access::update, .work = CallSteps::uses({came}, {}), .scratch_bytes = 0},
+  steps.compute({.saved = Access::update, .work = CallSteps::uses({came}, {})},
                 [=, this, block = call.block()](LayerContext& ctx, const LayerTensors& t) {
                   ctx.math.convert(ctx.stream, t.saved[saved_normed(t)], CallSteps::view(t, came, block));
                 });
@@ -135,7 +135,7 @@ void ResidualBranch::grid_products(GridCall& call) const {
   const Shape of_middle{call.rows, middle_width()};
   if (!ends_with_middle())
     call.steps.compute(
-        {.saved = Access::read, .work = CallSteps::uses({}, {middles}), .scratch_bytes = 0},
+        {.saved = Access::read, .work = CallSteps::uses({}, {middles})},
         [=, this](LayerContext& ctx, const LayerTensors& t) { stage_middle(ctx, t, CallSteps::view(t, middles, of_middle)); });
   call.out.forward(middles, {GridTensor::In::work, call.sent});
 }
@@ -189,8 +189,7 @@ void ResidualBranch::backward_on_grid(CallSteps& steps, BatchShape shape) const 
                  .x = true,
                  .dy = bool{result_norm_},
                  .saved = Access::read,
-                 .carried = Access::read,
-                 .scratch_bytes = 0},
+                 .carried = Access::read},
                 [this](LayerContext& ctx, const LayerTensors& t) {
                   norm_weight_grad(ctx, t, t.saved[kStatistics]);
                   norm_result_weight_grad(ctx, t);
@@ -216,7 +215,7 @@ void ResidualBranch::grid_dout(GridCall& call) const {
     deal(ctx, gradient, t.work[sent], Way::pack, Accumulate::no);
   });
   call.exchange_columns(half);
-  steps.compute({.half = half, .carried = Access::overwrite, .work = CallSteps::uses({came}, {}), .scratch_bytes = 0},
+  steps.compute({.half = half, .carried = Access::overwrite, .work = CallSteps::uses({came}, {})},
                 [=, this, block = call.block()](LayerContext& ctx, const LayerTensors& t) {
                   ctx.math.convert(ctx.stream, t.carried[dout()], CallSteps::view(t, came, block));
                 });
@@ -234,7 +233,6 @@ void ResidualBranch::grid_input(GridCall& call) const {
                  .saved = Access::read,
                  .carried = Access::update,
                  .work = CallSteps::uses({middles}, begins_middle(LayerCall::backward)),
-                 .scratch_bytes = 0,
                  .flops = 2 * flops_at_once(call.shape)},
                 [=, this](LayerContext& whole, const LayerTensors& t) {
                   auto ctx = middle_context(whole);
@@ -274,27 +272,25 @@ void ResidualBranch::grid_weights(GridCall& call) const {
   steps.compute({.half = half,
                  .saved = Access::read,
                  .carried = Access::read,
-                 .work = CallSteps::uses({}, with(GridCall::travelling(dout), {middles})),
-                 .scratch_bytes = 0},
+                 .work = CallSteps::uses({}, with(GridCall::travelling(dout), {middles}))},
                 [=, this](LayerContext& ctx, const LayerTensors& t) {
                   stage_middle(ctx, t, CallSteps::view(t, middles, of_middle));
                   copy(ctx, dout, t, t.carried[kDout]);
                 });
   call.out.weight_grad(middles, dout);
-  steps.compute(
-      {.half = half,
-       .gradients = params_of(out_.projection(), result_norm_),
-       .dy = bool{result_norm_},
-       .saved = Access::read,
-       .carried = Access::read,
-       .work = CallSteps::uses(call.out.gradient(), with(with(GridCall::travelling(din), call.out.bias_gradient()), {middles})),
-       .scratch_bytes = 0},
-      [=, this, out = call.out](LayerContext& ctx, const LayerTensors& t) {
-        out.add_gradient(ctx, t, t.carried[kDout]);
-        norm_result_weight_grad(ctx, t);
-        ctx.math.convert(ctx.stream, CallSteps::view(t, middles, block), t.saved[saved_normed(t)]);
-        copy(ctx, din, t, t.carried[kDin]);
-      });
+  steps.compute({.half = half,
+                 .gradients = params_of(out_.projection(), result_norm_),
+                 .dy = bool{result_norm_},
+                 .saved = Access::read,
+                 .carried = Access::read,
+                 .work = CallSteps::uses(call.out.gradient(),
+                                         with(with(GridCall::travelling(din), call.out.bias_gradient()), {middles}))},
+                [=, this, out = call.out](LayerContext& ctx, const LayerTensors& t) {
+                  out.add_gradient(ctx, t, t.carried[kDout]);
+                  norm_result_weight_grad(ctx, t);
+                  ctx.math.convert(ctx.stream, CallSteps::view(t, middles, block), t.saved[saved_normed(t)]);
+                  copy(ctx, din, t, t.carried[kDin]);
+                });
   call.in.weight_grad(middles, din);
   steps.compute({.half = half,
                  .weights = params_of(norm_),
@@ -302,8 +298,7 @@ void ResidualBranch::grid_weights(GridCall& call) const {
                  .x = true,
                  .saved = Access::read,
                  .carried = Access::read,
-                 .work = CallSteps::uses(call.in.gradient(), call.in.bias_gradient()),
-                 .scratch_bytes = 0},
+                 .work = CallSteps::uses(call.in.gradient(), call.in.bias_gradient())},
                 [=, this, in = call.in](LayerContext& ctx, const LayerTensors& t) {
                   in.add_gradient(ctx, t, t.carried[kDin]);
                   norm_weight_grad(ctx, t, t.saved[kStatistics]);
@@ -321,7 +316,7 @@ void ResidualBranch::grid_row_tile(GridCall& call, Block rows, bool forward) con
       out(steps, call.rooms, out_, config_.tensor(), false, rows.count);
   for (const auto& [room, shape] : {std::pair{result, block}, {middles, of_middle}, {din, of_in}})
     steps.reserve(room, shape.elements());
-  Phase take{.saved = Access::read, .work = CallSteps::uses({}, {x}), .scratch_bytes = 0};
+  Phase take{.saved = Access::read, .work = CallSteps::uses({}, {x})};
   if (!forward) take.carried = Access::read, take.work.push_back({result, Access::overwrite});
   steps.compute(std::move(take), [=, this, x = x, result = result](LayerContext& ctx, const LayerTensors& t) {
     const auto copy = [&](std::uint32_t to, const TensorView& all) {
@@ -331,18 +326,17 @@ void ResidualBranch::grid_row_tile(GridCall& call, Block rows, bool forward) con
     if (!forward) copy(result, t.carried[dout()]);
   });
   in.forward(x, {GridTensor::In::work, in_result});
-  steps.compute(
-      {.half = forward ? Half::both : Half::weight, .work = CallSteps::uses({in_result}, {middles}), .scratch_bytes = 0},
-      [=, this, in_result = in_result](LayerContext& ctx, const LayerTensors& t) {
-        make_middle(ctx, t, CallSteps::view(t, middles, of_middle), CallSteps::view(t, in_result, of_in));
-      });
+  steps.compute({.half = forward ? Half::both : Half::weight, .work = CallSteps::uses({in_result}, {middles})},
+                [=, this, in_result = in_result](LayerContext& ctx, const LayerTensors& t) {
+                  make_middle(ctx, t, CallSteps::view(t, middles, of_middle), CallSteps::view(t, in_result, of_in));
+                });
   if (forward) {
     out.forward(middles, {GridTensor::In::work, result});
   } else {
     out.weight_grad(middles, {GridTensor::In::work, result}, rows.begin == 0);
     grid_tile_gradient(call, out, out_, {result, block}, rows);
     out.input_grad({GridTensor::In::work, result}, middles, Half::both);
-    steps.compute({.work = CallSteps::uses({middles, in_result}, {din}), .scratch_bytes = 0},
+    steps.compute({.work = CallSteps::uses({middles, in_result}, {din})},
                   [=, this, in_result = in_result, din = din](LayerContext& ctx, const LayerTensors& t) {
                     inner_grad(ctx, CallSteps::view(t, din, of_in), CallSteps::view(t, middles, of_middle),
                                CallSteps::view(t, in_result, of_in));
@@ -351,7 +345,7 @@ void ResidualBranch::grid_row_tile(GridCall& call, Block rows, bool forward) con
     grid_tile_gradient(call, in, in_, {din, of_in}, rows);
     in.input_grad({GridTensor::In::work, din}, middles);
   }
-  Phase put{.half = forward ? Half::both : Half::input, .work = CallSteps::uses({from}, {}), .scratch_bytes = 0};
+  Phase put{.half = forward ? Half::both : Half::input, .work = CallSteps::uses({from}, {})};
   put.work.push_back({sent, rows.begin == 0 ? Access::overwrite : Access::update});
   steps.compute(std::move(put), [=](LayerContext& ctx, const LayerTensors& t) {
     ctx.math.convert(ctx.stream, part(t.work[sent], rows.begin * block[1], block), CallSteps::view(t, from, block));
@@ -363,8 +357,7 @@ void ResidualBranch::grid_tile_gradient(GridCall& call, const GridProduct& produ
                                         const std::pair<std::uint32_t, Shape>& dy, Block rows) {
   call.steps.compute({.half = Half::weight,
                       .gradients = params_of(of.projection()),
-                      .work = CallSteps::uses(with(product.gradient(), {dy.first}), product.bias_gradient()),
-                      .scratch_bytes = 0},
+                      .work = CallSteps::uses(with(product.gradient(), {dy.first}), product.bias_gradient())},
                      [=](LayerContext& ctx, const LayerTensors& t) {
                        auto own = t;
                        if (rows.begin != 0) own.accumulate = Accumulate::yes;

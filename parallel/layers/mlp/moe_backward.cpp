@@ -82,7 +82,6 @@ void Moe::add_input_result(CallSteps& steps, std::int64_t tokens, std::uint32_t 
                  .saved = Access::read,
                  .carried = Access::update,
                  .work = CallSteps::uses({dinputs}, {}),
-                 .scratch_bytes = 0,
                  .flops = router_flops(tokens)},
                 [=, this](LayerContext& ctx, const LayerTensors& t) {
                   const TensorView dnormed = t.carried[kDnormed];

@@ -90,7 +90,7 @@ void Moe::run_expert(LayerContext& ctx, const LayerTensors& t, std::uint32_t exp
 }
 
 void Moe::add_result(CallSteps& steps, std::int64_t tokens) const {
-  Phase end{.weights = params_of(result_norm_), .saved = result_norm_ ? Access::update : Access::read, .scratch_bytes = 0};
+  Phase end{.weights = params_of(result_norm_), .saved = result_norm_ ? Access::update : Access::read};
   if (!sums_result()) {
     end.x = true;
     end.y = Access::overwrite;

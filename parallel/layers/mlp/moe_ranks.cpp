@@ -57,7 +57,7 @@ void Moe::exchange_counts(CallSteps& steps, const ForwardRooms& rooms) const {
                               .operation = Operation::all_gather});
   auto read = std::vector{rooms.rows_by_rank, rooms.sent};
   if (merges()) read.push_back(rooms.counted_by_rank);
-  steps.compute({.saved = Access::update, .work = CallSteps::uses(read, {}), .scratch_bytes = 0},
+  steps.compute({.saved = Access::update, .work = CallSteps::uses(read, {})},
                 [=, this](LayerContext& ctx, const LayerTensors& t) { learn(ctx, t, rooms); });
 }
 

@@ -64,7 +64,7 @@ void GridProduct::stage(Half half) {
   const auto own = elements() / (cube_ ? side_ : 1);
   steps_.reserve(rooms_.own, own);
   if (projection_.has_bias()) steps_.reserve(rooms_.bias, outputs_);
-  steps_.compute({.half = half, .weights = params_, .work = CallSteps::uses({}, with_bias({rooms_.own})), .scratch_bytes = 0},
+  steps_.compute({.half = half, .weights = params_, .work = CallSteps::uses({}, with_bias({rooms_.own}))},
                  [this_ = *this, own](LayerContext& ctx, const LayerTensors& t) {
                    this_.projection_.pack(ctx, t.weights, {CallSteps::view(t, this_.rooms_.own, {own}), this_.bias(t, true)});
                  });
@@ -112,9 +112,7 @@ void GridProduct::forward(std::uint32_t x, GridTensor y) {
     gather(half, cut_.out, x, rooms_.x, rows_ * inputs_);
     gather(half, Axis::depth, rooms_.own, rooms_.w, elements() / side_);
     if (projection_.out_in()) steps_.reserve(rooms_.block, elements());
-    steps_.compute({.work = CallSteps::uses(with_bias({rooms_.x, rooms_.w}), with_block({rooms_.part})),
-                    .scratch_bytes = 0,
-                    .flops = flops()},
+    steps_.compute({.work = CallSteps::uses(with_bias({rooms_.x, rooms_.w}), with_block({rooms_.part})), .flops = flops()},
                    [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
                      const auto all = this_.rows_ * this_.side_;
                      this_.projection_.forward(ctx,
@@ -131,9 +129,7 @@ void GridProduct::forward(std::uint32_t x, GridTensor y) {
     send(half, Way::broadcast, cut_.out, l, x, rooms_.x, rows_ * inputs_);
     send(half, Way::broadcast, cut_.in, l, rooms_.own, rooms_.w, elements());
     const std::vector read{x, rooms_.x, rooms_.own, rooms_.w};
-    Phase phase{.work = CallSteps::uses(l == 0 ? with_bias(read) : read, {}),
-                .scratch_bytes = 0,
-                .flops = flops() / static_cast<double>(side_)};
+    Phase phase{.work = CallSteps::uses(l == 0 ? with_bias(read) : read, {}), .flops = flops() / static_cast<double>(side_)};
     y.use(phase, l == 0 ? Access::overwrite : Access::update, Access::update);
     steps_.compute(std::move(phase), [this_ = *this, x, y, l](LayerContext& ctx, const LayerTensors& t) {
       const auto from = this_.cut_.place(this_.cut_.out) == l ? x : this_.rooms_.x;
@@ -201,10 +197,7 @@ void GridProduct::input_grad(GridTensor dy, std::uint32_t dx, Half half) {
     gather(half, cut_.in, dy.number, rooms_.x, rows_ * outputs_);
     gather(half, Axis::depth, rooms_.own, rooms_.w, elements() / side_);
     if (projection_.out_in()) steps_.reserve(rooms_.block, elements());
-    steps_.compute({.half = half,
-                    .work = CallSteps::uses({rooms_.x, rooms_.w}, with_block({rooms_.part})),
-                    .scratch_bytes = 0,
-                    .flops = flops()},
+    steps_.compute({.half = half, .work = CallSteps::uses({rooms_.x, rooms_.w}, with_block({rooms_.part})), .flops = flops()},
                    [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
                      const auto all = this_.rows_ * this_.side_;
                      this_.projection_.input_grad(ctx, {this_.together(ctx, t), {}},
@@ -219,7 +212,6 @@ void GridProduct::input_grad(GridTensor dy, std::uint32_t dx, Half half) {
     send(half, Way::broadcast, cut_.in, l, rooms_.own, rooms_.w, elements());
     Phase phase{.half = half,
                 .work = CallSteps::uses({rooms_.own, rooms_.w}, {rooms_.part}),
-                .scratch_bytes = 0,
                 .flops = flops() / static_cast<double>(side_)};
     dy.use(phase, Access::read, Access::read);
     steps_.compute(std::move(phase), [this_ = *this, dy, l](LayerContext& ctx, const LayerTensors& t) {
@@ -248,7 +240,7 @@ void GridProduct::weight_grad(std::uint32_t x, GridTensor dy, bool first_rows) {
     std::vector written{rooms_.pieces};
     if (projection_.out_in()) written.push_back(rooms_.sum);
     steps_.compute(
-        {.half = half, .work = CallSteps::uses({rooms_.x, rooms_.part}, written), .scratch_bytes = 0, .flops = flops()},
+        {.half = half, .work = CallSteps::uses({rooms_.x, rooms_.part}, written), .flops = flops()},
         [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
           const auto all = this_.rows_ * this_.side_;
           const auto block =
@@ -263,10 +255,8 @@ void GridProduct::weight_grad(std::uint32_t x, GridTensor dy, bool first_rows) {
   if (adapters_) return adapter_gradients(x, dy, first_rows);
   for (std::uint32_t l = 0; l < side_; ++l) {
     send(half, Way::broadcast, cut_.out, l, x, rooms_.x, rows_ * inputs_);
-    Phase phase{.half = half,
-                .work = CallSteps::uses({x, rooms_.x}, {rooms_.sum}),
-                .scratch_bytes = 0,
-                .flops = flops() / static_cast<double>(side_)};
+    Phase phase{
+        .half = half, .work = CallSteps::uses({x, rooms_.x}, {rooms_.sum}), .flops = flops() / static_cast<double>(side_)};
     dy.use(phase, Access::read, Access::read);
     steps_.compute(std::move(phase), [this_ = *this, x, dy, l](LayerContext& ctx, const LayerTensors& t) {
       const auto from = this_.cut_.place(this_.cut_.out) == l ? x : this_.rooms_.x;

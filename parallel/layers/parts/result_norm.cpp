@@ -49,7 +49,7 @@ void ResultNorm::describe_sum(CallSteps& steps, const TensorParallel& tensor, st
                               .sent = elements,
                               .received = elements,
                               .operation = Operation::all_reduce});
-  Phase end{.x = true, .y = Access::overwrite, .saved = Access::update, .scratch_bytes = 0};
+  Phase end{.x = true, .y = Access::overwrite, .saved = Access::update};
   norm_.name_params(end.weights);
   steps.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {
     forward(ctx, t.weights, t.y, t.x, find(t));
