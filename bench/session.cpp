@@ -80,9 +80,9 @@ void Session::result(Result result) {
       header += padded(heading(key), width_of(key)) + " ";
       line += padded(cell(key, value), width_of(key)) + " ";
     }
-    if (header != header_) say(options_.out, fmt::format("{}{}\n", header_.empty() ? "" : "\n", header));
+    if (header != header_) base::say(options_.out, fmt::format("{}{}\n", header_.empty() ? "" : "\n", header));
     header_ = header;
-    say(options_.out, fmt::format("{}\n", line));
+    base::say(options_.out, fmt::format("{}\n", line));
     std::fflush(options_.out);
   }
   if (!bench_.empty()) {
@@ -96,13 +96,13 @@ void Session::result(Result result) {
 void Session::note(std::string_view text) {
   if (options_.json) return;
   erase_progress();
-  say(options_.out, fmt::format("{}\n", shown(text)));
+  base::say(options_.out, fmt::format("{}\n", shown(text)));
   std::fflush(options_.out);
 }
 
 void Session::warn(std::string_view text) {
   erase_progress();
-  say(options_.notes, fmt::format("warning: {}\n", shown(text)));
+  base::say(options_.notes, fmt::format("warning: {}\n", shown(text)));
 }
 
 void Session::progress(std::string_view text) {
@@ -110,14 +110,14 @@ void Session::progress(std::string_view text) {
   const auto now = now_ns();
   if (line_drawn_ && now - drawn_ns_ < kDrawEvery_ns) return;
   drawn_ns_ = now;
-  say(options_.notes, fmt::format("\r\033[K{}", text));
+  base::say(options_.notes, fmt::format("\r\033[K{}", text));
   std::fflush(options_.notes);
   line_drawn_ = true;
 }
 
 void Session::fail(const std::exception& error) {
   erase_progress();
-  say(options_.notes, fmt::format("error: {}\n", shown(error.what())));
+  base::say(options_.notes, fmt::format("error: {}\n", shown(error.what())));
   const auto* const known = dynamic_cast<const Error*>(&error);
   if (!failure_) failure_ = known ? known->kind() : ErrorKind::failed;
 }
@@ -126,17 +126,17 @@ std::optional<ErrorKind> Session::finish() {
   erase_progress();
   if (options_.json) {
     const Result object{{"machine", machine_}, {"results", results_}};
-    say(options_.out, fmt::format("{}\n", object.dump(-1, ' ', false, Result::error_handler_t::replace)));
+    base::say(options_.out, fmt::format("{}\n", object.dump(-1, ' ', false, Result::error_handler_t::replace)));
   }
   if (failure_) return failure_;
   if (!stopped()) return std::nullopt;
-  say(options_.notes, "stopped; the results until now are printed\n");
+  base::say(options_.notes, "stopped; the results until now are printed\n");
   return ErrorKind::interrupted;
 }
 
 void Session::erase_progress() {
   if (!line_drawn_) return;
-  say(options_.notes, "\r\033[K");
+  base::say(options_.notes, "\r\033[K");
   std::fflush(options_.notes);
   line_drawn_ = false;
 }

@@ -3,7 +3,7 @@
 
 #include <terrace/memory/eviction.h>
 
-namespace terrace {
+namespace terrace::memory {
 
 void Belady::set_program(std::span<const UseAt> uses, std::uint64_t length) {
   if (!std::ranges::is_sorted(uses, {}, &UseAt::position)) throw std::logic_error("belady: uses are not sorted by position");
@@ -118,4 +118,4 @@ void Belady::offer_victims(Tier tier, Leaving leaving, std::span<const ChunkId>,
 
 bool Belady::worth(Tier tier, ChunkId incoming, ChunkId victim) { return next_use(tier, incoming) < next_use(tier, victim); }
 
-}  // namespace terrace
+}  // namespace terrace::memory

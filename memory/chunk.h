@@ -17,11 +17,11 @@ enum class RunId : std::uint32_t {};
 constexpr std::uint32_t index(RunId r) { return static_cast<std::uint32_t>(r); }
 
 // What a chunk holds; state kinds of the same index cover the same elements.
-enum class Kind : std::uint8_t { parameter, gradient, master, first_moment, second_moment, activation };
-inline constexpr std::size_t kKinds = 6;
-constexpr std::string_view name_of(Kind k) {
-  constexpr std::string_view names[kKinds] = {"parameter",    "gradient",      "master weight",
-                                              "first moment", "second moment", "activation"};
+enum class ChunkKind : std::uint8_t { parameter, gradient, master, first_moment, second_moment, activation };
+inline constexpr std::size_t kChunkKinds = 6;
+constexpr std::string_view name_of(ChunkKind k) {
+  constexpr std::string_view names[kChunkKinds] = {"parameter",    "gradient",      "master weight",
+                                                   "first moment", "second moment", "activation"};
   return names[static_cast<std::size_t>(k)];
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-namespace terrace {
+namespace terrace::memory {
 namespace {
 
 std::uint32_t lanes_of(const Clock& clock) {
@@ -82,4 +82,4 @@ Clock ClockTable::of(const Ref& ref) const {
   return clock;
 }
 
-}  // namespace terrace
+}  // namespace terrace::memory

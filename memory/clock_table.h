@@ -10,7 +10,7 @@
 
 #include <terrace/memory/tier.h>
 
-namespace terrace {
+namespace terrace::memory {
 
 class ClockTable {
  public:
@@ -50,4 +50,4 @@ class ClockTable {
   std::array<std::vector<std::uint32_t>, kLanes + 1> free_;  // [n]: where n consecutive numbers are unused
 };
 
-}  // namespace terrace
+}  // namespace terrace::memory

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-namespace terrace {
+namespace terrace::memory {
 
 void EvictionPolicy::offer_victims(Tier tier, Leaving, std::span<const ChunkId> evictable,
                                    const std::function<bool(ChunkId)>& wants_more) {
@@ -14,4 +14,4 @@ void EvictionPolicy::offer_victims(Tier tier, Leaving, std::span<const ChunkId> 
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::memory

@@ -15,7 +15,7 @@
 
 #include <terrace/memory/chunk.h>
 
-namespace terrace {
+namespace terrace::memory {
 
 // Which evictable chunks may leave: any, or only those that are free to evict because all their content is valid elsewhere.
 enum class Leaving : std::uint8_t { any, free };
@@ -98,4 +98,4 @@ class Belady : public EvictionPolicy {
   std::array<PerTier<Index>, kLeavings> index_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::memory

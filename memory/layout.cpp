@@ -9,7 +9,7 @@
 
 #include <terrace/core/base/units.h>
 
-namespace terrace {
+namespace terrace::memory {
 namespace {
 
 // A size above this must be a negative number that was converted to unsigned.
@@ -133,4 +133,4 @@ double Layout::waste() const {
   return static_cast<double>(chunks_ * chunk_elements_ - tensor_elements_) / static_cast<double>(tensor_elements_);
 }
 
-}  // namespace terrace
+}  // namespace terrace::memory

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace terrace {
+namespace terrace::memory {
 
 struct LayoutTensor {
   std::string name;
@@ -95,4 +95,4 @@ class Layout {
   std::vector<std::vector<TensorPlace>> places_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::memory

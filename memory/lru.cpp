@@ -2,7 +2,7 @@
 
 #include <terrace/memory/eviction.h>
 
-namespace terrace {
+namespace terrace::memory {
 
 void Lru::used(ChunkId chunk, Tier tier) {
   if (index(chunk) >= last_.size()) last_.resize(index(chunk) + 1);
@@ -16,4 +16,4 @@ ChunkId Lru::victim(Tier tier, std::span<const ChunkId> evictable) {
 
 bool Lru::worth(Tier, ChunkId, ChunkId) { return false; }
 
-}  // namespace terrace
+}  // namespace terrace::memory

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-namespace terrace {
+namespace terrace::memory {
 namespace {
 
 [[noreturn]] void broken(ChunkId chunk, std::string_view what) {
@@ -47,7 +47,7 @@ Residency::Residency(Budget budget, EvictionPolicy& policy, std::uint32_t genera
   if (generations == 0) throw std::logic_error("residency: there must be at least one generation");
 }
 
-ChunkId Residency::add_run(std::uint32_t count, std::uint64_t bytes, Kind kind, End end) {
+ChunkId Residency::add_run(std::uint32_t count, std::uint64_t bytes, ChunkKind kind, End end) {
   if (count == 0 || bytes == 0 || bytes % kPageBytes != 0) {
     throw std::logic_error(
         fmt::format("residency: a run of {} chunks of {} bytes each is empty or not whole pages", count, bytes));
@@ -59,7 +59,7 @@ ChunkId Residency::add_run(std::uint32_t count, std::uint64_t bytes, Kind kind, 
     ids_.push_back(ChunkId{chunks()});
     chunks_.emplace_back().run = run;
     clocks_.emplace_back();
-    chunks_.back().kept_on_disk = kind != Kind::gradient && kind != Kind::activation;
+    chunks_.back().kept_on_disk = kind != ChunkKind::gradient && kind != ChunkKind::activation;
   }
   return first;
 }
@@ -207,9 +207,9 @@ void Residency::drop(ChunkId chunk) {
   for (const Tier t : kAllTiers) {
     if (copy(chunk, t).pins > 0) broken(chunk, "is dropped while it is in use");
   }
-  const Kind kind = kind_of(chunk);
+  const ChunkKind kind = kind_of(chunk);
   at(chunk).content = false;
-  keep_on_disk(chunk, kind != Kind::gradient && kind != Kind::activation);
+  keep_on_disk(chunk, kind != ChunkKind::gradient && kind != ChunkKind::activation);
   for (const Tier t : kAllTiers) {
     at(head(chunk, t)).unit[t].promised = false;
     give_up(chunk, t);
@@ -236,4 +236,4 @@ std::uint64_t Residency::offset_on_disk(ChunkId chunk) const {
   return copy(chunk, Tier::disk).offset;
 }
 
-}  // namespace terrace
+}  // namespace terrace::memory

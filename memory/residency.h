@@ -25,7 +25,7 @@
 #include <terrace/memory/eviction.h>
 #include <terrace/memory/space.h>
 
-namespace terrace {
+namespace terrace::memory {
 
 struct DoesNotFit : Error {
   DoesNotFit(Tier full, std::uint64_t missing, const std::string& what)
@@ -51,8 +51,8 @@ class Residency {
   // A run of `count` chunks of `bytes` each (page multiples), without content. Ids are consecutive from the returned one.
   // `end`: the end of each space from which its places are taken, except on disk, which is filled from its low end. On disk a
   // chunk keeps one place from its first write until drop().
-  ChunkId add_run(std::uint32_t count, std::uint64_t bytes, Kind kind, End end);
-  ChunkId add(std::uint64_t bytes, Kind kind, End end) { return add_run(1, bytes, kind, end); }
+  ChunkId add_run(std::uint32_t count, std::uint64_t bytes, ChunkKind kind, End end);
+  ChunkId add(std::uint64_t bytes, ChunkKind kind, End end) { return add_run(1, bytes, kind, end); }
   // For resume: reserves the chunk's place on disk and marks its content as valid there.
   void adopt_on_disk(ChunkId chunk);
   // Reserves a disk place for the chunk now, so that a commit can never run out of space in the middle.
@@ -91,7 +91,7 @@ class Residency {
   [[nodiscard]] bool valid(ChunkId chunk, Tier tier) const { return copy(chunk, tier).valid; }
   [[nodiscard]] bool has_content(ChunkId chunk) const { return at(chunk).content; }
   [[nodiscard]] std::uint64_t bytes_of(ChunkId chunk) const { return run_of(chunk).bytes; }
-  [[nodiscard]] Kind kind_of(ChunkId chunk) const { return run_of(chunk).kind; }
+  [[nodiscard]] ChunkKind kind_of(ChunkId chunk) const { return run_of(chunk).kind; }
   [[nodiscard]] std::uint64_t offset_on_disk(ChunkId chunk) const;
   [[nodiscard]] const Space& space(Tier tier) const { return space_[tier]; }
   [[nodiscard]] const Traffic& traffic() const { return traffic_; }
@@ -139,7 +139,7 @@ class Residency {
     ChunkId first{};
     std::uint32_t count = 0;
     std::uint64_t bytes = 0;
-    Kind kind{};
+    ChunkKind kind{};
     End end{};
   };
   struct Shortage {
@@ -231,4 +231,4 @@ class Residency {
   Clock issued_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::memory

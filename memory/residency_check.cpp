@@ -8,11 +8,11 @@
 
 #include <terrace/memory/residency.h>
 
-namespace terrace {
+namespace terrace::memory {
 
 DoesNotFit Residency::does_not_fit(const Shortage& shortage) const {
-  std::array<std::pair<std::uint64_t, Kind>, kKinds> pinned{};
-  for (std::size_t k = 0; k < kKinds; ++k) pinned[k].second = static_cast<Kind>(k);
+  std::array<std::pair<std::uint64_t, ChunkKind>, kChunkKinds> pinned{};
+  for (std::size_t k = 0; k < kChunkKinds; ++k) pinned[k].second = static_cast<ChunkKind>(k);
   for (const ChunkId c : ids_) {
     if (copy(c, shortage.tier).pins > 0) pinned[static_cast<std::size_t>(kind_of(c))].first += bytes_of(c);
   }
@@ -141,4 +141,4 @@ void Residency::check() const {
   for (const Tier t : kAllTiers) TierCheck(*this, t).run();
 }
 
-}  // namespace terrace
+}  // namespace terrace::memory

@@ -4,7 +4,7 @@
 
 #include <terrace/memory/residency.h>
 
-namespace terrace {
+namespace terrace::memory {
 
 std::span<const ChunkId> Residency::members(ChunkId head, Tier t) const {
   return std::span(ids_).subspan(index(head), t == Tier::device ? run_of(head).count : 1);
@@ -12,7 +12,7 @@ std::span<const ChunkId> Residency::members(ChunkId head, Tier t) const {
 
 std::uint64_t Residency::place_bytes(ChunkId c, Tier t) const {
   const Run& run = run_of(c);
-  const bool copy_on_write = t == Tier::disk && run.kind != Kind::gradient && run.kind != Kind::activation;
+  const bool copy_on_write = t == Tier::disk && run.kind != ChunkKind::gradient && run.kind != ChunkKind::activation;
   return run.bytes * (copy_on_write ? generations_ : 1);
 }
 
@@ -158,4 +158,4 @@ void Residency::reserve_disk_place(ChunkId c) {
   throw does_not_fit(*order.shortage);
 }
 
-}  // namespace terrace
+}  // namespace terrace::memory

@@ -5,7 +5,7 @@
 
 #include <terrace/memory/residency.h>
 
-namespace terrace {
+namespace terrace::memory {
 
 bool Residency::prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves) {
   if (tier == Tier::disk) throw std::logic_error("residency: prefetch() to disk; use flush()");
@@ -113,4 +113,4 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
   return victims;
 }
 
-}  // namespace terrace
+}  // namespace terrace::memory

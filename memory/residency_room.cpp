@@ -3,7 +3,7 @@
 
 #include <terrace/memory/residency.h>
 
-namespace terrace {
+namespace terrace::memory {
 
 void Residency::emit(ChunkId c, Tier from, Tier to, Order& order) {
   Clocks& source = clocks(c, from);
@@ -100,4 +100,4 @@ std::optional<ChunkId> Residency::next_victim(Tier t, bool only_free, const Orde
   return std::nullopt;
 }
 
-}  // namespace terrace
+}  // namespace terrace::memory

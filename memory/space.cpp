@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-namespace terrace {
+namespace terrace::memory {
 
 Holes::Holes(std::uint64_t capacity_bytes) {
   if (capacity_bytes > 0) ranges_.push_back({0, capacity_bytes});
@@ -117,4 +117,4 @@ void Space::check() const {
   if (free_bytes != capacity_bytes_ - reserved_bytes_) throw std::logic_error("space: holes and reservations do not add up");
 }
 
-}  // namespace terrace
+}  // namespace terrace::memory

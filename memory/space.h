@@ -13,7 +13,7 @@
 
 #include <terrace/memory/tier.h>
 
-namespace terrace {
+namespace terrace::memory {
 
 // State fills a space from its low end, activations from its high end, so that their different lifetimes cause no fragments.
 enum class End : std::uint8_t { low, high };
@@ -67,4 +67,4 @@ class Space {
   std::map<std::uint64_t, std::pair<std::uint64_t, Clock>> touched_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::memory

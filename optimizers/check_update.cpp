@@ -11,7 +11,7 @@
 #include <terrace/optimizers/formats/dynamic8.h>
 #include <terrace/optimizers/settings.h>
 
-namespace terrace::elementwise {
+namespace terrace::rules::elementwise {
 namespace {
 
 struct Checker {
@@ -47,7 +47,7 @@ struct Checker {
       array("gradient", chunk.gradient, {Format::fp32, Format::bf16});
   }
 
-  void states(std::span<const Kind> kinds) const {
+  void states(std::span<const ChunkKind> kinds) const {
     constexpr const char* kNames[] = {"first state", "second state"};
     for (std::size_t i = 0; i < chunk.states.size(); ++i) {
       if (i >= kinds.size())
@@ -76,7 +76,7 @@ struct Checker {
 
 }  // namespace
 
-void check(const char* name, std::span<const Kind> states, const UpdateStep& step, const ChunkUpdate& chunk) {
+void check(const char* name, std::span<const ChunkKind> states, const UpdateStep& step, const ChunkUpdate& chunk) {
   if (step.step == 0) refuse(name, "steps count from 1");
   require_rate(name, "the learning rate", step.learning_rate);
   if (!std::isfinite(step.gradient_scale))
@@ -111,4 +111,4 @@ void check_layer(const char* name, const LayerShape& shape, const LayerUpdate& l
     refuse(name, fmt::format("the chunks of its packed state have room for {} numbers, but it has {}", room, numbers));
 }
 
-}  // namespace terrace::elementwise
+}  // namespace terrace::rules::elementwise

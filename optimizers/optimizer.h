@@ -45,7 +45,7 @@ struct UpdateStep {
 // One chunk's array of one kind.
 struct Stored {
   std::byte* data = nullptr;
-  Format format = Format::none;
+  rules::Format format = rules::Format::none;
   std::int64_t elements = 0;
 };
 
@@ -156,7 +156,7 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   [[nodiscard]] virtual std::string name() const = 0;
-  [[nodiscard]] virtual std::vector<Kind> states() const = 0;  // the state chunks that it needs in addition to the weight
+  [[nodiscard]] virtual std::vector<ChunkKind> states() const = 0;  // the state chunks that it needs in addition to the weight
   // Empty: update() and enqueue() update single chunks, in any order. Else enqueue_layer() updates a whole layer.
   [[nodiscard]] virtual std::optional<LayerUnit> layer_unit() const { return {}; }
   virtual void update(ThreadPool& pool, const UpdateStep& step, const ChunkUpdate& chunk) const = 0;
@@ -172,7 +172,8 @@ struct OptimizerName {
 };
 std::span<const OptimizerName> optimizers();
 // `isa`: the instruction set of its loops; all sets give the same bits.
-std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerSettings& settings, Isa isa = best_isa());
+std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerSettings& settings,
+                                          rules::Isa isa = rules::best_isa());
 // An optimizer that runs updates enqueued on the device's streams on the device. Errors: Error(ErrorKind::missing) if the
 // device's module is absent.
 std::unique_ptr<Optimizer> make_optimizer_for(const Device& device, std::string_view name, const OptimizerSettings& settings);

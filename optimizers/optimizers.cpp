@@ -11,7 +11,7 @@
 
 namespace terrace {
 
-using Factory = std::unique_ptr<Optimizer>(const OptimizerSettings&, Isa);
+using Factory = std::unique_ptr<Optimizer>(const OptimizerSettings&, rules::Isa);
 Factory make_adafactor, make_adagrad, make_adam, make_adamw, make_lamb, make_lion, make_muon, make_sgd;
 
 namespace {
@@ -52,7 +52,7 @@ void Optimizer::enqueue(Stream& stream, const UpdateStep& step, const ChunkUpdat
   });
 }
 
-std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerSettings& settings, Isa isa) {
+std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerSettings& settings, rules::Isa isa) {
   const auto at = std::ranges::find(kTable, name, [](const Row& row) { return row.name.name; });
   if (at != kTable.end()) return at->make(settings, isa);
   std::vector<std::string_view> known;

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace terrace {
+namespace terrace::rules {
 namespace {
 
 // Half a unit in the last place of a bf16 number is 1/512 to 1/256 of the number: a smaller change is rounded away.
@@ -37,4 +37,4 @@ std::vector<std::string> precision_warnings(const Recipe& recipe, std::string_vi
   return warnings;
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -11,10 +11,10 @@
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/recipe.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 // Texts for the user. `micro_batches`: how many gradients are added up before an update.
 std::vector<std::string> precision_warnings(const Recipe& recipe, std::string_view optimizer, const OptimizerSettings& settings,
                                             std::uint64_t micro_batches);
 
-}  // namespace terrace
+}  // namespace terrace::rules

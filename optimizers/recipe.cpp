@@ -11,7 +11,7 @@
 #include <terrace/core/base/refused_setting.h>
 #include <terrace/core/base/units.h>
 
-namespace terrace {
+namespace terrace::rules {
 namespace {
 
 struct RecipeRow {
@@ -62,7 +62,7 @@ const RecipeRow& row_of(std::string_view name) {
 
 std::span<const RecipeName> recipes() { return kRecipeNames; }
 
-Recipe Recipe::of(DType compute, std::string_view name, std::vector<Kind> states) {
+Recipe Recipe::of(DType compute, std::string_view name, std::vector<ChunkKind> states) {
   const auto& row = row_of(name);
   Recipe r{.name = std::string(name),
            .compute = compute,
@@ -100,30 +100,30 @@ Recipe Recipe::weights_alone() const {
 
 DType Recipe::weight_dtype() const { return has_master() ? DType::fp32 : compute; }
 
-Format Recipe::format_of(Kind kind) const {
+Format Recipe::format_of(ChunkKind kind) const {
   switch (kind) {
-    case Kind::parameter: return terrace::format_of(compute);
-    case Kind::gradient: return terrace::format_of(gradient);
-    case Kind::master: return master;
-    case Kind::first_moment: return first_moment;
-    case Kind::second_moment: return second_moment;
-    case Kind::activation: break;
+    case ChunkKind::parameter: return terrace::rules::format_of(compute);
+    case ChunkKind::gradient: return terrace::rules::format_of(gradient);
+    case ChunkKind::master: return master;
+    case ChunkKind::first_moment: return first_moment;
+    case ChunkKind::second_moment: return second_moment;
+    case ChunkKind::activation: break;
   }
   throw std::logic_error("a recipe says nothing of activations");
 }
 
-std::vector<Kind> Recipe::kinds() const {
-  std::vector<Kind> all;
+std::vector<ChunkKind> Recipe::kinds() const {
+  std::vector<ChunkKind> all;
   all.reserve(3 + states.size());
-  all.push_back(Kind::parameter);
-  all.push_back(Kind::gradient);
-  if (has_master()) all.push_back(Kind::master);
+  all.push_back(ChunkKind::parameter);
+  all.push_back(ChunkKind::gradient);
+  if (has_master()) all.push_back(ChunkKind::master);
   all.insert(all.end(), states.begin(), states.end());
   return all;
 }
 
-std::uint64_t Recipe::chunk_bytes(Kind kind, std::uint64_t elements) const {
+std::uint64_t Recipe::chunk_bytes(ChunkKind kind, std::uint64_t elements) const {
   return round_up(bytes_of(format_of(kind), elements), kPageBytes);
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

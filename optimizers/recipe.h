@@ -15,10 +15,12 @@
 #include <terrace/memory/chunk.h>
 #include <terrace/optimizers/formats/format.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 // The optimizer's moments. Such a chunk has no content before its first update.
-constexpr bool is_optimizer_state(Kind kind) { return kind == Kind::first_moment || kind == Kind::second_moment; }
+constexpr bool is_optimizer_state(ChunkKind kind) {
+  return kind == ChunkKind::first_moment || kind == ChunkKind::second_moment;
+}
 
 struct Recipe {
   std::string name = "fp32";
@@ -26,10 +28,10 @@ struct Recipe {
   DType gradient = DType::fp32;
   Format master = Format::none;  // a master weight in addition to the compute weight; none: the compute weight is the master
   Format first_moment = Format::fp32, second_moment = Format::fp32;
-  std::vector<Kind> states = {Kind::first_moment, Kind::second_moment};  // Optimizer::states()
+  std::vector<ChunkKind> states = {ChunkKind::first_moment, ChunkKind::second_moment};  // Optimizer::states()
 
   static Recipe of(DType compute, std::string_view name = "fp32",
-                   std::vector<Kind> states = {Kind::first_moment, Kind::second_moment});
+                   std::vector<ChunkKind> states = {ChunkKind::first_moment, ChunkKind::second_moment});
 
   // Only the weights as layers read them, without the state for updates: for generation.
   [[nodiscard]] Recipe weights_alone() const;
@@ -38,10 +40,10 @@ struct Recipe {
   // True if an update rewrites the compute weight from the master alone.
   [[nodiscard]] bool copies_master() const { return master == Format::fp32; }
   [[nodiscard]] DType weight_dtype() const;  // of weights as fill and visit see them
-  [[nodiscard]] Format format_of(Kind kind) const;
+  [[nodiscard]] Format format_of(ChunkKind kind) const;
   // Every kind of state chunk, in the order that chunk ids are given.
-  [[nodiscard]] std::vector<Kind> kinds() const;
-  [[nodiscard]] std::uint64_t chunk_bytes(Kind kind, std::uint64_t elements) const;  // whole pages
+  [[nodiscard]] std::vector<ChunkKind> kinds() const;
+  [[nodiscard]] std::uint64_t chunk_bytes(ChunkKind kind, std::uint64_t elements) const;  // whole pages
 };
 
 struct RecipeName {
@@ -49,4 +51,4 @@ struct RecipeName {
 };
 std::span<const RecipeName> recipes();
 
-}  // namespace terrace
+}  // namespace terrace::rules

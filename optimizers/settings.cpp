@@ -7,7 +7,7 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::rules {
 namespace {
 
 void require(bool in_range, const char* optimizer, const char* setting, double value, const char* range) {
@@ -33,4 +33,4 @@ void require_eps(const char* optimizer, double value) {
           "finite and at least 1.2e-38 (the smallest normal fp32)");
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -5,7 +5,7 @@
 
 #include <terrace/optimizers/formats/codecs.h>
 
-namespace terrace {
+namespace terrace::rules {
 namespace {
 
 constexpr std::int64_t kPieceElements = 16384;  // split weights are joined in a buffer of this many elements
@@ -63,4 +63,4 @@ void read_weights(const StoredWeights& w, std::int64_t first, std::int64_t count
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -9,7 +9,7 @@
 #include <terrace/core/math/tensor.h>
 #include <terrace/optimizers/optimizer.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 struct StoredWeights {
   Stored parameter, master;
@@ -22,4 +22,4 @@ using UseWeights = std::function<void(std::int64_t offset, TensorView range)>;
 void write_weights(const StoredWeights& weights, std::int64_t first, std::int64_t count, const UseWeights& use);
 void read_weights(const StoredWeights& weights, std::int64_t first, std::int64_t count, const UseWeights& use);
 
-}  // namespace terrace
+}  // namespace terrace::rules

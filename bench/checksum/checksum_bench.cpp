@@ -55,7 +55,7 @@ void sizes(benchmark::internal::Benchmark* b) {
   for (const std::int64_t bytes : {64 << 10, 4 << 20, 256 << 20}) b->Arg(bytes);
 }
 
-void xxh3(benchmark::State& state, terrace::ChecksumKernel kernel) {
+void xxh3(benchmark::State& state, terrace::store::ChecksumKernel kernel) {
   run(state, [kernel](auto bytes) { return kernel(bytes.data(), bytes.size()); });
 }
 void crc32c_one(benchmark::State& state) { run(state, crc32c); }
@@ -67,7 +67,7 @@ BENCHMARK(crc32c_three)->Apply(sizes);
 
 int main(int argc, char** argv) {
   constexpr const char* kNames[] = {"xxh3/baseline", "xxh3/avx2", "xxh3/avx512"};
-  const auto kernels = terrace::checksum_kernels();
+  const auto kernels = terrace::store::checksum_kernels();
   for (std::size_t k = 0; k < kernels.size(); ++k) benchmark::RegisterBenchmark(kNames[k], xxh3, kernels[k])->Apply(sizes);
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();

@@ -72,7 +72,7 @@ int run(std::size_t mib, int rounds) {
   const auto copied = [&](std::span<float> to) { std::ranges::copy(from, to.begin()); };
   const auto same = [&](std::size_t n) { return std::memcmp(ours.data(), mpi.data(), n * sizeof(float)) == 0; };
   const int n = static_cast<int>(count), b = static_cast<int>(block);
-  const auto sum = Reduction::sum(DType::fp32);
+  const auto sum = comm::Reduction::sum(DType::fp32);
   const std::vector<Operation> operations = {
       {"reduce-scatter",
        [&] { world->reduce_scatter(*stream, sum, bytes(from, count), bytes(ours, block)), stream->synchronize(); },

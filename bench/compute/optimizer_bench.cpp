@@ -64,7 +64,7 @@ class OptimizerBench final : public Bench {
  public:
   OptimizerBench() {
     for (const auto& known : optimizers()) names_.emplace_back(known.name);
-    for (const auto& known : recipes()) recipe_names_.emplace_back(known.name);
+    for (const auto& known : rules::recipes()) recipe_names_.emplace_back(known.name);
     names_.emplace_back("all");
     recipe_names_.emplace_back("all");
   }
@@ -80,7 +80,8 @@ class OptimizerBench final : public Bench {
 
   void run(Session& session) override {
     const auto elements = round_up(static_cast<std::uint64_t>(params_), kTaskElements);
-    if (recipe_ != "all" && dtype_ != "all") (void)Recipe::of(parse_dtype(dtype_), recipe_);  // throws if they do not fit
+    if (recipe_ != "all" && dtype_ != "all")
+      (void)rules::Recipe::of(parse_dtype(dtype_), recipe_);  // throws if they do not fit
     const auto dtypes = dtype_ == "all" ? std::vector{DType::fp32, DType::bf16, DType::fp16} : std::vector{parse_dtype(dtype_)};
     for (const int threads : thread_counts(threads_)) {
       ThreadPool pool(threads);
@@ -91,11 +92,11 @@ class OptimizerBench final : public Bench {
         if (optimizer_ != "all" && optimizer_ != known.name) continue;
         const auto optimizer = make_optimizer(known.name, {});
         for (const auto dtype : dtypes)
-          for (const auto& recipe : recipes()) {
+          for (const auto& recipe : rules::recipes()) {
             if (session.stopped()) return;
             if (recipe_ != "all" && recipe_ != recipe.name) continue;
             if (dtype != DType::bf16 && !goes_with_fp32(recipe.name)) continue;
-            const auto r = Recipe::of(dtype, recipe.name, optimizer->states());
+            const auto r = rules::Recipe::of(dtype, recipe.name, optimizer->states());
             session.progress("taking memory …");
             const auto subject = make_update_subject(*memory, pool, *optimizer, r, static_cast<std::int64_t>(elements));
             measure(session, pool, *optimizer, r, *subject, stream);
@@ -107,13 +108,13 @@ class OptimizerBench final : public Bench {
  private:
   static bool goes_with_fp32(std::string_view recipe) {
     try {
-      return Recipe::of(DType::fp32, recipe).compute == DType::fp32;
+      return rules::Recipe::of(DType::fp32, recipe).compute == DType::fp32;
     } catch (const Error&) {
       return false;
     }
   }
 
-  static void measure(Session& session, ThreadPool& pool, const Optimizer& optimizer, const Recipe& recipe,
+  static void measure(Session& session, ThreadPool& pool, const Optimizer& optimizer, const rules::Recipe& recipe,
                       const UpdateSubject& subject, const StreamMemory& stream) {
     const auto& kernel = adamw_stream(recipe.gradient == DType::bf16, recipe.copies_master());
     const std::array<std::function<void()>, 2> works{[&] { subject.update({.step = 1000, .learning_rate = 1e-9}); },

@@ -34,7 +34,8 @@ void copy(const StreamArrays& x, std::size_t begin, std::size_t count) {
 }
 
 void copy_nt(const StreamArrays& x, std::size_t begin, std::size_t count) {
-  copy_bytes(reinterpret_cast<std::byte*>(x.a + begin), reinterpret_cast<const std::byte*>(x.b + begin), count * sizeof(float));
+  device::copy_bytes(reinterpret_cast<std::byte*>(x.a + begin), reinterpret_cast<const std::byte*>(x.b + begin),
+                     count * sizeof(float));
 }
 
 void triad(const StreamArrays& x, std::size_t begin, std::size_t count) {

@@ -15,13 +15,13 @@ constexpr std::int64_t kSide = 1024, kMostMatrices = 8;
 constexpr UpdateStep kFirst{.step = 1, .learning_rate = 1e-9, .first = true};
 
 void fill(ThreadPool& pool, const Stored& to, float value) {
-  const auto width = static_cast<std::int64_t>(bytes_of(to.format, 1));
-  const std::uint16_t half = to.format == Format::fp16 ? fp16(value).bits : bf16(value).bits;
+  const auto width = static_cast<std::int64_t>(rules::bytes_of(to.format, 1));
+  const std::uint16_t half = to.format == rules::Format::fp16 ? fp16(value).bits : bf16(value).bits;
   pool.parallel_for((to.elements + kFirstTouchElements - 1) / kFirstTouchElements, [&](std::int64_t task) {
     const auto begin = task * kFirstTouchElements, count = std::min(kFirstTouchElements, to.elements - begin);
-    if (to.format == Format::fp32)
+    if (to.format == rules::Format::fp32)
       std::fill_n(reinterpret_cast<float*>(to.data) + begin, count, value);
-    else if (to.format == Format::bf16 || to.format == Format::fp16)
+    else if (to.format == rules::Format::bf16 || to.format == rules::Format::fp16)
       std::fill_n(reinterpret_cast<std::uint16_t*>(to.data) + begin, count, half);
     else  // the bits of weights below those of their bf16 copy
       std::fill_n(to.data + begin * width, count * width, std::byte{0});
@@ -31,9 +31,10 @@ void fill(ThreadPool& pool, const Stored& to, float value) {
 // All arrays of a recipe, in one block of memory.
 class Arrays {
  public:
-  Arrays(MemoryResource& memory, ThreadPool& pool, const Recipe& recipe, std::int64_t elements, std::uint64_t packed_numbers) {
-    const auto count = [&](Kind kind) {
-      return is_packed(recipe.format_of(kind)) ? packed_numbers : static_cast<std::uint64_t>(elements);
+  Arrays(MemoryResource& memory, ThreadPool& pool, const rules::Recipe& recipe, std::int64_t elements,
+         std::uint64_t packed_numbers) {
+    const auto count = [&](ChunkKind kind) {
+      return rules::is_packed(recipe.format_of(kind)) ? packed_numbers : static_cast<std::uint64_t>(elements);
     };
     std::uint64_t bytes = 0;
     for (const auto kind : recipe.kinds()) bytes += recipe.chunk_bytes(kind, count(kind));
@@ -43,18 +44,18 @@ class Arrays {
     for (const auto kind : recipe.kinds()) {
       const Stored stored{at, recipe.format_of(kind), static_cast<std::int64_t>(count(kind))};
       at += recipe.chunk_bytes(kind, count(kind));
-      const auto width = static_cast<double>(bytes_of(stored.format, count(kind))) / static_cast<double>(elements);
-      const bool written = kind != Kind::gradient, read = kind != Kind::parameter || !recipe.copies_master();
+      const auto width = static_cast<double>(rules::bytes_of(stored.format, count(kind))) / static_cast<double>(elements);
+      const bool written = kind != ChunkKind::gradient, read = kind != ChunkKind::parameter || !recipe.copies_master();
       bytes_per_element += width * ((written ? 1 : 0) + (read ? 1 : 0));
-      if (kind == Kind::parameter) update.parameter = stored;
-      if (kind == Kind::gradient) update.gradient = stored;
-      if (kind == Kind::master) update.master = stored;
-      if (is_packed(stored.format))
+      if (kind == ChunkKind::parameter) update.parameter = stored;
+      if (kind == ChunkKind::gradient) update.gradient = stored;
+      if (kind == ChunkKind::master) update.master = stored;
+      if (rules::is_packed(stored.format))
         packed.push_back(stored);
-      else if (is_optimizer_state(kind))
+      else if (rules::is_optimizer_state(kind))
         update.states[state++] = stored;
       else
-        fill(pool, stored, kind == Kind::gradient ? 0.01F : 0.5F);
+        fill(pool, stored, kind == ChunkKind::gradient ? 0.01F : 0.5F);
     }
   }
 
@@ -68,7 +69,7 @@ class Arrays {
 
 class ChunkSubject final : public UpdateSubject {
  public:
-  ChunkSubject(MemoryResource& memory, ThreadPool& pool, const Optimizer& optimizer, const Recipe& recipe,
+  ChunkSubject(MemoryResource& memory, ThreadPool& pool, const Optimizer& optimizer, const rules::Recipe& recipe,
                std::int64_t elements)
       : pool_(pool), optimizer_(optimizer), part_{.first = 0, .count = elements}, arrays_(memory, pool, recipe, elements, 0) {
     arrays_.update.parts = {&part_, 1};
@@ -87,7 +88,7 @@ class ChunkSubject final : public UpdateSubject {
 
 class LayerSubject final : public UpdateSubject {
  public:
-  LayerSubject(MemoryResource& memory, ThreadPool& pool, const Optimizer& optimizer, const Recipe& recipe,
+  LayerSubject(MemoryResource& memory, ThreadPool& pool, const Optimizer& optimizer, const rules::Recipe& recipe,
                std::int64_t elements)
       : device_(make_cpu_device(pool)),
         optimizer_(optimizer),
@@ -128,10 +129,10 @@ class LayerSubject final : public UpdateSubject {
 }  // namespace
 
 std::unique_ptr<UpdateSubject> make_update_subject(MemoryResource& memory, ThreadPool& pool, const Optimizer& optimizer,
-                                                   Recipe recipe, std::int64_t elements) {
+                                                   rules::Recipe recipe, std::int64_t elements) {
   const auto unit = optimizer.layer_unit();
   if (!unit) return std::make_unique<ChunkSubject>(memory, pool, optimizer, recipe, elements);
-  if (unit->second_moment != Packed::none) recipe.second_moment = Format::packed;
+  if (unit->second_moment != Packed::none) recipe.second_moment = rules::Format::packed;
   return std::make_unique<LayerSubject>(memory, pool, optimizer, recipe, elements);
 }
 

@@ -25,6 +25,6 @@ class UpdateSubject {
 // A chunk with that many elements; for an optimizer that sees whole layers, a layer of square matrices, with at most 8 Mi
 // elements. Its states are already filled.
 std::unique_ptr<UpdateSubject> make_update_subject(MemoryResource& memory, ThreadPool& pool, const Optimizer& optimizer,
-                                                   Recipe recipe, std::int64_t elements);
+                                                   rules::Recipe recipe, std::int64_t elements);
 
 }  // namespace terrace::bench

@@ -24,7 +24,7 @@ namespace {
 constexpr std::uint64_t kRequestBytes = StoredChunks::kRequestBytes;
 // Slots of host memory: one for each request in flight, and the same number again.
 constexpr std::uint64_t kWindowBytes = 2 * StoredChunks::kQueueDepth * kRequestBytes;
-constexpr std::array kKinds{Kind::master};
+constexpr std::array kKinds{ChunkKind::master};
 
 class ChunksBench final : public Bench {
  public:
@@ -53,8 +53,8 @@ class ChunksBench final : public Bench {
     const auto memory = make_pinned_memory(pool);
     const Slab window = memory->allocate(kWindowBytes);
     const std::span<std::byte> bytes(window.data(), window.bytes());
-    fill_normal(reinterpret_cast<float*>(window.data()), static_cast<std::int64_t>(window.bytes() / sizeof(float)), 1, 1, 0,
-                1.0);
+    math::fill_normal(reinterpret_cast<float*>(window.data()), static_cast<std::int64_t>(window.bytes() / sizeof(float)), 1, 1,
+                      0, 1.0);
     const auto count = bytes_ / chunk_bytes_, slots = kWindowBytes / chunk_bytes_;
     StoredChunks chunks(path_, count, kKinds, chunk_bytes_, bytes, *device);
     const auto move_all = [&](IoRequest::Op op) {

@@ -72,7 +72,7 @@ void demand_directory(const fs::path& path) {
 }
 
 void settle(const fs::path& folder) {
-  const FileHandle opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const files::FileHandle opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat info {};
   if (!opened || ::syncfs(opened.get()) != 0 || ::fstat(opened.get(), &info) != 0) fail(folder, "syncfs", errno);
   using namespace std::chrono_literals;
@@ -100,10 +100,10 @@ DiskFile::DiskFile(const fs::path& directory, std::uint64_t bytes) : bytes_(byte
 DiskFile::~DiskFile() { ::close(descriptor_); }
 
 void DiskFile::open(const fs::path& directory) {
-  descriptor_ = create_nameless(directory, O_DIRECT);
+  descriptor_ = files::create_nameless(directory, O_DIRECT);
   if (descriptor_ == -EINVAL) {
     direct_ = false;
-    descriptor_ = create_nameless(directory);
+    descriptor_ = files::create_nameless(directory);
   }
   if (descriptor_ < 0) fail(directory, "no file can be created", -descriptor_);
 }

@@ -38,7 +38,7 @@ double disk_seconds(const std::vector<FileRange>& reads, const std::filesystem::
     for (std::uint64_t done = 0; done < bytes; done += kLimitRequestBytes)
       to.push_back({file, offset + done, std::min(kLimitRequestBytes, bytes - done)});
   };
-  std::vector<FileHandle> handles;
+  std::vector<files::FileHandle> handles;
   std::map<std::filesystem::path, int> numbers;
   std::vector<int> files;
   for (const auto& range : reads) {
@@ -52,7 +52,7 @@ double disk_seconds(const std::vector<FileRange>& reads, const std::filesystem::
     cut(parts[0], at->second, range.offset, range.bytes);
   }
 
-  PageBuffer memory;
+  io::PageBuffer memory;
   const auto buffer = memory.of(2 * kDepth * kLimitRequestBytes);
   std::minstd_rand random(1);  // random bytes, because a disk might not store a page of zeros
   std::ranges::generate(buffer, [&] { return static_cast<std::byte>(random() >> 8); });

@@ -18,7 +18,8 @@ constexpr auto kWait = std::chrono::milliseconds(100);  // time between two chec
 std::vector<std::uint32_t> shuffled(std::uint64_t count, std::uint64_t seed) {
   std::vector<std::uint32_t> order(count);
   std::iota(order.begin(), order.end(), 0U);
-  for (std::uint64_t i = count; i > 1; --i) std::swap(order[i - 1], order[random_below(seed, stream_of("bench order"), i, i)]);
+  for (std::uint64_t i = count; i > 1; --i)
+    std::swap(order[i - 1], order[math::random_below(seed, math::stream_of("bench order"), i, i)]);
   return order;
 }
 

@@ -94,7 +94,7 @@ class NvmeBench final : public Bench {
     for (const auto& shape : shapes) buffer_bytes = std::max(buffer_bytes, shape.buffer_bytes());
     ThreadPool pool(0);
     const auto memory = make_pinned_memory(pool);
-    session.note(fmt::format("{}: {}, {}, a file of {}; data are checked", path_.string(), file_system_of(path_).name,
+    session.note(fmt::format("{}: {}, {}, a file of {}; data are checked", path_.string(), io::file_system_of(path_).name,
                              file.direct() ? "direct I/O" : "through the page cache", format_bytes(file.bytes())));
     session.progress("taking memory …");
     const Slab slab = memory->allocate(buffer_bytes);
@@ -129,7 +129,7 @@ class NvmeBench final : public Bench {
   };
 
   void look_at_path(Session& session) const {
-    const auto found = file_system_of(path_);
+    const auto found = io::file_system_of(path_);
     session.machine("path", path_.string());
     session.machine("file_system", found.name);
     if (!found.objection.empty())

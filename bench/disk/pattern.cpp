@@ -23,7 +23,7 @@ std::uint64_t stamp_pages(std::uint64_t block_bytes) {
 Pattern::Pattern(std::uint64_t seed, std::uint64_t pages_a_stamp)
     : seed_(seed), pages_a_stamp_(pages_a_stamp), base_(kPatternBytes) {
   for (std::uint64_t at = 0; at < kPatternBytes; at += sizeof(std::uint64_t)) {
-    const std::uint64_t word = random_below(seed, stream_of("bench pattern"), at, ~0ULL);
+    const std::uint64_t word = math::random_below(seed, math::stream_of("bench pattern"), at, ~0ULL);
     std::memcpy(base_.data() + at, &word, sizeof word);
   }
 }

@@ -19,7 +19,7 @@ class Replay {
   Replay(const AccessTrace& trace, Tier tier, std::uint64_t capacity_bytes, std::string_view policy)
       : trace_(trace), tier_(tier), free_bytes_(capacity_bytes), chunks_(trace.chunk_bytes.size()) {
     if (policy == "belady") policy_ = &belady_;
-    std::vector<Belady::UseAt> uses;
+    std::vector<memory::Belady::UseAt> uses;
     for (std::uint64_t i = 0; i < trace.actions.size(); ++i)
       for (const auto& use : counted(trace.actions[i])) uses.push_back({use.chunk, tier, i});
     belady_.set_program(uses, trace.actions.size());
@@ -97,9 +97,9 @@ class Replay {
   std::uint64_t free_bytes_;
   std::vector<Chunk> chunks_;
   std::vector<ChunkId> resident_;
-  Lru lru_;
-  Belady belady_;
-  EvictionPolicy* policy_ = &lru_;
+  memory::Lru lru_;
+  memory::Belady belady_;
+  memory::EvictionPolicy* policy_ = &lru_;
   Replayed counts_;
 };
 

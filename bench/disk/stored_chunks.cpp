@@ -9,7 +9,7 @@
 
 namespace terrace::bench {
 
-StoredChunks::StoredChunks(const std::filesystem::path& directory, std::uint64_t count, std::span<const Kind> kinds,
+StoredChunks::StoredChunks(const std::filesystem::path& directory, std::uint64_t count, std::span<const ChunkKind> kinds,
                            std::uint64_t chunk_bytes, std::span<std::byte> window, Device& device)
     : chunk_bytes_(chunk_bytes),
       window_(window),
@@ -19,7 +19,7 @@ StoredChunks::StoredChunks(const std::filesystem::path& directory, std::uint64_t
                                  .generations = 1,
                                  .temporary = true})) {
   for (std::uint64_t c = 0; c < count; ++c) {
-    const Kind kind = kinds[c % kinds.size()];
+    const ChunkKind kind = kinds[c % kinds.size()];
     store_->describe({.chunk = ChunkId{static_cast<std::uint32_t>(c)},
                       .kind = kind,
                       .dtype = "fp32",
@@ -32,14 +32,14 @@ StoredChunks::StoredChunks(const std::filesystem::path& directory, std::uint64_t
       .queue_depth = kQueueDepth, .files = store_->descriptors(), .buffers = {window}, .choice = io_of_environment()};
   moving_engine_ = make_io_engine(options);
   bare_engine_ = make_io_engine(options);
-  Mover::Parts parts;
+  offload::Mover::Parts parts;
   parts.device = &device;
   parts.host_base = window.data();
   parts.store = store_.get();
   parts.engine = moving_engine_.get();
   parts.lanes = &lanes_;
   parts.request_bytes = kRequestBytes;
-  mover_ = std::make_unique<Mover>(parts);
+  mover_ = std::make_unique<offload::Mover>(parts);
 }
 
 Clock StoredChunks::move(IoRequest::Op op, std::uint64_t chunk, std::uint64_t window_offset, const Clock& after) {

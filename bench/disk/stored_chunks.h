@@ -30,14 +30,14 @@ class StoredChunks {
   static constexpr std::uint32_t kQueueDepth = 32;
 
   // The kind of chunk c is kinds[c modulo their number].
-  StoredChunks(const std::filesystem::path& directory, std::uint64_t count, std::span<const Kind> kinds,
+  StoredChunks(const std::filesystem::path& directory, std::uint64_t count, std::span<const ChunkKind> kinds,
                std::uint64_t chunk_bytes, std::span<std::byte> window, Device& device);
 
   // Moves bytes between the chunk's place on the disk and an offset of the window, once the clock `after` has been reached.
   // Returns the clock that is reached when the move has ended.
   Clock move(IoRequest::Op op, std::uint64_t chunk, std::uint64_t window_offset, const Clock& after);
   void drain() { mover_->drain(); }
-  [[nodiscard]] const Lanes& lanes() const { return lanes_; }
+  [[nodiscard]] const offload::Lanes& lanes() const { return lanes_; }
 
   // Appends the same move as requests to the engine alone. They run in order; the queue is kept full.
   using Requests = std::deque<IoRequest>;
@@ -51,10 +51,10 @@ class StoredChunks {
   const std::uint64_t chunk_bytes_;
   const std::span<std::byte> window_;
   std::array<std::uint64_t, kLanes> sequence_{};
-  const Lanes lanes_;
+  const offload::Lanes lanes_;
   std::unique_ptr<ChunkStore> store_;
   std::unique_ptr<IoEngine> moving_engine_, bare_engine_;
-  std::unique_ptr<Mover> mover_;  // last: it uses all of the above
+  std::unique_ptr<offload::Mover> mover_;  // last: it uses all of the above
 };
 
 }  // namespace terrace::bench

@@ -24,8 +24,8 @@ namespace {
 using Op = IoRequest::Op;
 
 // The kinds that an update reads, and those of them that it writes back.
-constexpr std::array kStreamKinds{Kind::parameter, Kind::gradient, Kind::first_moment, Kind::second_moment};
-constexpr bool is_written(std::size_t kind) { return kStreamKinds.at(kind) != Kind::gradient; }
+constexpr std::array kStreamKinds{ChunkKind::parameter, ChunkKind::gradient, ChunkKind::first_moment, ChunkKind::second_moment};
+constexpr bool is_written(std::size_t kind) { return kStreamKinds.at(kind) != ChunkKind::gradient; }
 constexpr double kContent[] = {0.5, 0.01, 0.01, 0.0001};
 constexpr std::uint64_t kReads = 4, kWrites = 3;
 
@@ -51,7 +51,9 @@ class Updater {
       }
   }
   void update(std::uint64_t group) const {
-    const auto stored = [&](std::size_t kind) { return Stored{window_ + sizes_.slot(group, kind), Format::fp32, elements()}; };
+    const auto stored = [&](std::size_t kind) {
+      return Stored{window_ + sizes_.slot(group, kind), rules::Format::fp32, elements()};
+    };
     optimizer_->update(
         pool_, {.step = 1000, .learning_rate = 1e-9},
         {.parameter = stored(0), .master = {}, .gradient = stored(1), .states = {stored(2), stored(3)}, .parts = {&part_, 1}});
@@ -100,7 +102,7 @@ class Streamed {
   }
 
   void pass() {
-    const Lanes& lanes = chunks_.lanes();
+    const offload::Lanes& lanes = chunks_.lanes();
     std::vector<Clock> free(sizes_.depth);  // by slot: when its last group has been written
     for (std::uint64_t g = 0; g < sizes_.groups; ++g) {
       auto& slot = free[g % sizes_.depth];

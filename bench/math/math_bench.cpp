@@ -40,12 +40,12 @@ class Operands {
     slabs_.push_back(machine().device->memory().allocate(round_up(view.bytes(), kPageBytes)));
     view.data = slabs_.back().data();
     std::vector<float> normal(static_cast<std::size_t>(view.elements()));
-    fill_normal(normal.data(), view.elements(), 1, slabs_.size(), 0, 0.1);
+    math::fill_normal(normal.data(), view.elements(), 1, slabs_.size(), 0, 0.1);
     for (std::int64_t i = 0; i < view.elements(); ++i) {
       const auto at = static_cast<std::size_t>(i);
       if (dtype == DType::fp32) view.as<float>()[i] = normal[at];
       if (dtype == DType::bf16) view.as<bf16>()[i] = bf16(normal[at]);
-      if (dtype == DType::i32) view.as<std::int32_t>()[i] = static_cast<std::int32_t>(random_below(1, 2, at, 50257));
+      if (dtype == DType::i32) view.as<std::int32_t>()[i] = static_cast<std::int32_t>(math::random_below(1, 2, at, 50257));
     }
     return view;
   }

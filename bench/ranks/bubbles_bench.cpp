@@ -74,8 +74,8 @@ class BubblesBench final : public Bench {
       std::vector<Plan> plans;
       for (const auto& rank : all) plans.push_back(rank.plan);
       const auto simulated =
-          simulate_ranks(plans, model, [&](const StepMap&) { return std::make_unique<PacedCosts>(stages, costs); }, run.profile,
-                         {.steps = run.steps, .drain_at_end = at_end});
+          planning::simulate_ranks(plans, model, [&](const StepMap&) { return std::make_unique<PacedCosts>(stages, costs); },
+                                   run.profile, {.steps = run.steps, .drain_at_end = at_end});
       const double step_s = median(seconds), simulated_s = simulated.step_s.back();
       if (at_end) end_s = step_s, simulated_end_s = simulated_s;
       session.result({{"op", at_end ? "end" : "bubbles"},

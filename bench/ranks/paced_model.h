@@ -24,7 +24,7 @@ struct PacedCollectives {
 };
 
 // The costs of these layers for the simulator; everything else costs nothing.
-class PacedCosts final : public CostModel {
+class PacedCosts final : public walk::CostModel {
  public:
   PacedCosts(std::uint32_t stages, pipeline::StageCosts costs, PacedCollectives collectives = {})
       : stages_(stages), costs_(std::move(costs)), collectives_(collectives) {}

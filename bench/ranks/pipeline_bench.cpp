@@ -66,7 +66,7 @@ class PipelineBench final : public Bench {
     const auto all = run_ranks(model, run);
     std::vector<Plan> plans;
     for (const auto& rank : all) plans.push_back(rank.plan);
-    const auto simulated = simulate_ranks(
+    const auto simulated = planning::simulate_ranks(
         plans, model, [&](const StepMap&) { return std::make_unique<PacedCosts>(stages, costs); }, run.profile, {});
     const auto seconds = step_seconds(all);
     std::vector<double> bubbles;

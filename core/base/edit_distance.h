@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace terrace {
+namespace terrace::base {
 
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> before, last(b.size() + 1), row(b.size() + 1);
@@ -26,4 +26,4 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-}  // namespace terrace
+}  // namespace terrace::base

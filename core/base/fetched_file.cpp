@@ -6,7 +6,7 @@
 #include <terrace/core/base/printable.h>
 #include <terrace/core/base/text_file.h>
 
-namespace terrace {
+namespace terrace::files {
 namespace {
 
 namespace fs = std::filesystem;
@@ -29,7 +29,7 @@ void demand_fetched(const fs::path& file) {
     throw Error(
         fmt::format("{} is a link to {}, which does not exist\n  fetch the directory again, or copy it with the files that "
                     "its links name: cp -rL",
-                    file.string(), printable(fs::read_symlink(file, error).string())),
+                    file.string(), base::printable(fs::read_symlink(file, error).string())),
         ErrorKind::refused);
   if (is_pointer(file))
     throw Error(
@@ -38,4 +38,4 @@ void demand_fetched(const fs::path& file) {
         ErrorKind::refused);
 }
 
-}  // namespace terrace
+}  // namespace terrace::files

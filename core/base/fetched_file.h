@@ -6,10 +6,10 @@
 
 #include <filesystem>
 
-namespace terrace {
+namespace terrace::files {
 
 // Refuses a link whose target does not exist (as in a copy of a cache), and a pointer that Git LFS leaves where a file was not
 // fetched. A missing file, or one with any other content, is left to the caller.
 void demand_fetched(const std::filesystem::path& file);
 
-}  // namespace terrace
+}  // namespace terrace::files

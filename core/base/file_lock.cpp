@@ -6,7 +6,7 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::files {
 
 Locked try_lock(int descriptor, int operation) {
   while (::flock(descriptor, operation | LOCK_NB) != 0)
@@ -21,4 +21,4 @@ void warn_without_locks(const Log& log, const std::filesystem::path& file) {
                             file.string(), why));
 }
 
-}  // namespace terrace
+}  // namespace terrace::files

@@ -13,7 +13,7 @@
 
 #include <terrace/core/base/log.h>
 
-namespace terrace {
+namespace terrace::files {
 
 enum class Locked : std::uint8_t { yes, by_another, impossible };
 // Does not wait. `operation`: LOCK_EX or LOCK_SH.
@@ -21,4 +21,4 @@ Locked try_lock(int descriptor, int operation);
 // Reads errno.
 void warn_without_locks(const Log& log, const std::filesystem::path& file);
 
-}  // namespace terrace
+}  // namespace terrace::files

@@ -9,7 +9,7 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::files {
 
 FileState state_of(int descriptor) {
   struct stat info {};
@@ -29,4 +29,4 @@ void read_all(int descriptor, std::uint64_t offset, std::span<std::byte> out) {
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::files

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-namespace terrace {
+namespace terrace::files {
 
 // A write changes the times; another file of the same name has another inode number.
 struct FileState {
@@ -22,4 +22,4 @@ FileState state_of(int descriptor);
 // Reads all of these bytes, in as many reads as the system makes of them, or throws.
 void read_all(int descriptor, std::uint64_t offset, std::span<std::byte> out);
 
-}  // namespace terrace
+}  // namespace terrace::files

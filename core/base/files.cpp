@@ -11,7 +11,7 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::files {
 namespace {
 
 namespace fs = std::filesystem;
@@ -128,4 +128,4 @@ void remove_path(const fs::path& path) {
   if (error != 0 && error != ENOENT) throw errno_error(error, path.string(), path.string() + " cannot be removed");
 }
 
-}  // namespace terrace
+}  // namespace terrace::files

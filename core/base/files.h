@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace terrace {
+namespace terrace::files {
 
 // An open file descriptor, closed with its owner.
 class FileHandle {
@@ -84,4 +84,4 @@ std::vector<std::filesystem::directory_entry> entries_of(const std::filesystem::
 // Removes a file, a link or an empty folder, if it exists. The error names it.
 void remove_path(const std::filesystem::path& path);
 
-}  // namespace terrace
+}  // namespace terrace::files

@@ -9,7 +9,7 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::files {
 
 namespace fs = std::filesystem;
 
@@ -69,4 +69,4 @@ void make_folders(const fs::path& folder) {
   sync_with_folders_above(folder);
 }
 
-}  // namespace terrace
+}  // namespace terrace::files

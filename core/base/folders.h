@@ -9,7 +9,7 @@
 
 #include <terrace/core/base/files.h>
 
-namespace terrace {
+namespace terrace::files {
 
 // Makes a file without a name, for reading and writing: it disappears when its last descriptor is closed. Returns a descriptor
 // or a negative errno.
@@ -22,4 +22,4 @@ void sync_with_folders_above(const std::filesystem::path& folder);
 // Makes a folder and the missing folders above it, so that their names survive a power loss.
 void make_folders(const std::filesystem::path& folder);
 
-}  // namespace terrace
+}  // namespace terrace::files

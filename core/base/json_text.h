@@ -11,7 +11,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/nesting.h>
 
-namespace terrace {
+namespace terrace::base {
 
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text) try {
@@ -23,4 +23,4 @@ Json parse_json(std::string_view text) try {
   throw Error("it has a number that is too large");
 }
 
-}  // namespace terrace
+}  // namespace terrace::base

@@ -22,8 +22,8 @@ struct Log::Place {
 // All logs to it share one place, because a process has one standard error: what was said there once is not repeated.
 const std::shared_ptr<Log::Place>& Log::standard_error() {
   static const auto place = std::make_shared<Place>([](Level level, std::string_view text) {
-    if (level == Level::warning) return terrace::warn(text);
-    say(stderr, std::string(text) + '\n');
+    if (level == Level::warning) return terrace::base::warn(text);
+    base::say(stderr, std::string(text) + '\n');
   });
   return place;
 }

@@ -12,7 +12,7 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::base {
 namespace {
 
 // Read here and not by the program, as the dynamic linker reads LD_LIBRARY_PATH: where the modules of an installation lie is
@@ -53,4 +53,4 @@ void* load_module(const std::string& name, const char* entry, const std::string&
               ErrorKind::missing);
 }
 
-}  // namespace terrace
+}  // namespace terrace::base

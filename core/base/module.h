@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace terrace {
+namespace terrace::base {
 
 // The address of `entry` in "<name>.so". The module is searched in $TERRACE_MODULE_PATH; if that is not set, beside the
 // program, in its installation (../lib/terrace), and where this library was built (unless TERRACE_RELOCATABLE) or installed.
@@ -16,4 +16,4 @@ void* load_module(const std::string& name, const char* entry, const std::string&
 // Whether a file of this name exists, whatever it contains.
 bool has_module(const std::string& name);
 
-}  // namespace terrace
+}  // namespace terrace::base

@@ -8,7 +8,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/units.h>
 
-namespace terrace {
+namespace terrace::base {
 namespace {
 
 constexpr std::size_t kMostDepth = 64, kMostParts = 16;
@@ -60,4 +60,4 @@ void demand_shallow_toml(std::string_view text) {
   demand_shallow(text, true);
 }
 
-}  // namespace terrace
+}  // namespace terrace::base

@@ -6,11 +6,11 @@
 
 #include <string_view>
 
-namespace terrace {
+namespace terrace::base {
 
 // Allows 64 levels of brackets.
 void demand_shallow_json(std::string_view text);
 // Also allows at most 16 parts in a key (a.b.c) and 1 MiB in all.
 void demand_shallow_toml(std::string_view text);
 
-}  // namespace terrace
+}  // namespace terrace::base

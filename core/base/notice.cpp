@@ -5,7 +5,7 @@
 
 #include <terrace/core/base/printable.h>
 
-namespace terrace {
+namespace terrace::base {
 
 void say(std::FILE* to, std::string_view text) noexcept { std::fwrite(text.data(), 1, text.size(), to); }
 
@@ -18,4 +18,4 @@ void warn(std::string_view text) noexcept try {
   say(stderr, text);  // without memory for a line
 }
 
-}  // namespace terrace
+}  // namespace terrace::base

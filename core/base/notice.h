@@ -7,9 +7,9 @@
 #include <cstdio>
 #include <string_view>
 
-namespace terrace {
+namespace terrace::base {
 
 void warn(std::string_view text) noexcept;                // "warning: …" and a new line, on standard error
 void say(std::FILE* to, std::string_view text) noexcept;  // without prefix or new line
 
-}  // namespace terrace
+}  // namespace terrace::base

@@ -6,7 +6,7 @@
 
 #include <terrace/core/base/text_file.h>
 
-namespace terrace {
+namespace terrace::base {
 namespace {
 
 struct Character {
@@ -62,4 +62,4 @@ std::string printable(std::string_view text, std::size_t most_bytes) {
 
 std::string printable_lines(std::string_view message) { return escaped(message, "\n\t"); }
 
-}  // namespace terrace
+}  // namespace terrace::base

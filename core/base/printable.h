@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace terrace {
+namespace terrace::base {
 
 inline constexpr std::size_t kPrintedBytes = 80;
 
@@ -19,4 +19,4 @@ std::string printable(std::string_view text, std::size_t most_bytes = kPrintedBy
 // The same for a whole message: nothing is cut, and newlines and tabs stay.
 std::string printable_lines(std::string_view message);
 
-}  // namespace terrace
+}  // namespace terrace::base

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 // Calls `take` with what was read until it returns false or the file ends.
 template <class Take>
-void read_parts(const fs::path& file, const FileHandle& in, const Take& take) {
+void read_parts(const fs::path& file, const files::FileHandle& in, const Take& take) {
   if (!in) throw errno_error(errno, file.string());
   std::array<char, 64 * 1024> part{};
   while (true) {
@@ -34,7 +34,7 @@ void read_parts(const fs::path& file, const FileHandle& in, const Take& take) {
 
 std::string read_text_file(const fs::path& file, std::uint64_t most_bytes) {
   std::string text;
-  read_parts(file, open_regular(file, O_RDONLY, AT_FDCWD, 0, UnnamedPipe::accepted), [&](std::string_view part) {
+  read_parts(file, files::open_regular(file, O_RDONLY, AT_FDCWD, 0, files::UnnamedPipe::accepted), [&](std::string_view part) {
     text += part;
     if (text.size() > most_bytes)
       throw Error(fmt::format("it is larger than {}", format_bytes(most_bytes)), ErrorKind::failed, {.path = file.string()});
@@ -46,7 +46,7 @@ std::string read_text_file(const fs::path& file, std::uint64_t most_bytes) {
 void read_lines(const fs::path& file, const std::function<bool(const std::string& line, bool complete)>& take) {
   std::string line;
   bool wanted = true;
-  read_parts(file, open_regular(file, O_RDONLY), [&](std::string_view part) {
+  read_parts(file, files::open_regular(file, O_RDONLY), [&](std::string_view part) {
     while (wanted && !part.empty()) {
       const auto end = part.find('\n');
       line += part.substr(0, end);
@@ -63,11 +63,12 @@ void read_lines(const fs::path& file, const std::function<bool(const std::string
   if (wanted && !line.empty()) take(line, false);
 }
 
-void replace_text_file(const fs::path& file, std::string_view text, Durable durable) {
+void replace_text_file(const fs::path& file, std::string_view text, files::Durable durable) {
   std::error_code error;
   const auto there = fs::symlink_status(file, error);
-  if (fs::exists(there) && !fs::is_regular_file(there) && !fs::is_symlink(there)) open_regular(file, O_RDONLY);  // says why not
-  NewFile to(file);
+  if (fs::exists(there) && !fs::is_regular_file(there) && !fs::is_symlink(there))
+    files::open_regular(file, O_RDONLY);  // says why not
+  files::NewFile to(file);
   to.write(text);
   to.finish(durable);
 }
@@ -76,9 +77,9 @@ void write_text_file(const fs::path& file, std::string_view text) {
   std::error_code error;
   const auto there = fs::symlink_status(file, error);
   if (!fs::exists(there) || fs::is_regular_file(there)) return replace_text_file(file, text);
-  const FileHandle out(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  const files::FileHandle out(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!out) throw errno_error(errno, file.string());
-  write_all(out.get(), text, file);
+  files::write_all(out.get(), text, file);
 }
 
 // RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.

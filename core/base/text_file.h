@@ -28,7 +28,7 @@ void read_lines(const std::filesystem::path& file, const std::function<bool(cons
 
 // Writes a file of terrace's own as a NewFile, so that a failure keeps the old file. A link of that name is replaced and not
 // followed; anything else that is not a regular file is an error.
-void replace_text_file(const std::filesystem::path& file, std::string_view text, Durable durable = Durable::no);
+void replace_text_file(const std::filesystem::path& file, std::string_view text, files::Durable durable = files::Durable::no);
 
 // Writes a file that the user named: as replace_text_file(), except that a link, or a target that is not a regular file (a
 // pipe, /dev/stdout), is written in place.

@@ -117,7 +117,7 @@ void Trace::write(const std::filesystem::path& file, const std::string& process_
   write_or_say(file, [&] { write_text_file(file, {text.data(), text.size()}); });
 }
 
-void replace_trace(const Trace& trace, const std::filesystem::path& file) {
+void base::replace_trace(const Trace& trace, const std::filesystem::path& file) {
   const auto text = text_of(trace.spans(), trace.counters(), "terrace");
   write_or_say(file, [&] { replace_text_file(file, {text.data(), text.size()}); });
 }

@@ -8,8 +8,8 @@
 
 #include <terrace/core/base/trace.h>
 
-namespace terrace {
+namespace terrace::base {
 
 void replace_trace(const Trace& trace, const std::filesystem::path& file);
 
-}  // namespace terrace
+}  // namespace terrace::base

@@ -17,7 +17,7 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::base {
 
 class UsageErrors {
  public:
@@ -45,4 +45,4 @@ class UsageErrors {
   std::exception_ptr only_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::base

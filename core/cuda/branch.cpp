@@ -4,7 +4,7 @@
 
 #include <terrace/core/cuda/cuda_error.h>
 
-namespace terrace {
+namespace terrace::cuda {
 
 CudaBranch::CudaBranch(std::shared_ptr<CudaRuntime> runtime, std::string on)
     : runtime_(std::move(runtime)), on_(std::move(on)), events_(*runtime_, on_) {
@@ -49,4 +49,4 @@ CudaBranch::Join::~Join() {
   runtime.synchronize_stream(branch_.handle_);
 }
 
-}  // namespace terrace
+}  // namespace terrace::cuda

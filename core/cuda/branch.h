@@ -18,7 +18,7 @@
 #include <terrace/core/cuda/event_pool.h>
 #include <terrace/core/cuda/runtime.h>
 
-namespace terrace {
+namespace terrace::cuda {
 
 class CudaBranch {
  public:
@@ -57,4 +57,4 @@ class CudaBranch {
   std::array<CudaEventPool::Lease, 2> places_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::cuda

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace terrace {
+namespace terrace::cuda {
 namespace {
 
 std::string describe(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) {
@@ -47,4 +47,4 @@ void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::stri
   runtime.log.warn("a CUDA call failed; there was no memory for a message that names it");
 }
 
-}  // namespace terrace
+}  // namespace terrace::cuda

@@ -9,7 +9,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/cuda/runtime.h>
 
-namespace terrace {
+namespace terrace::cuda {
 
 class CudaError : public Error {
  public:
@@ -26,4 +26,4 @@ class CudaError : public Error {
 // every later call repeats it.
 void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) noexcept;
 
-}  // namespace terrace
+}  // namespace terrace::cuda

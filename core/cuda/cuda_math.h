@@ -10,7 +10,7 @@
 #include <terrace/core/device/cuda.h>
 #include <terrace/core/math/math.h>
 
-namespace terrace {
+namespace terrace::cuda {
 
 using CudaMathFactory = std::function<std::unique_ptr<Math>(CudaRuntime& runtime, Device& device)>;
 
@@ -18,4 +18,4 @@ using CudaMathFactory = std::function<std::unique_ptr<Math>(CudaRuntime& runtime
 // kernel of attention.
 std::unique_ptr<Math> make_cuda_math(CudaRuntime& runtime, Device& device, const CudaOptions& options);
 
-}  // namespace terrace
+}  // namespace terrace::cuda

@@ -10,7 +10,7 @@
 #include <terrace/core/cuda/stream.h>
 #include <terrace/core/machine/pci.h>
 
-namespace terrace {
+namespace terrace::cuda {
 namespace {
 
 class CudaDevice final : public Device {
@@ -59,7 +59,7 @@ class CudaDevice final : public Device {
   }
 
   [[nodiscard]] int host_numa_node(const CudaOptions& options) const {
-    return options.host_numa_node >= 0 ? options.host_numa_node : numa_node_of_pci(properties_.pci_bus_id);
+    return options.host_numa_node >= 0 ? options.host_numa_node : machine::numa_node_of_pci(properties_.pci_bus_id);
   }
 
   const std::shared_ptr<CudaRuntime> runtime_;
@@ -86,4 +86,4 @@ int cuda_index(const Device& device) {
   throw std::logic_error(device.name() + " is not a CUDA device");
 }
 
-}  // namespace terrace
+}  // namespace terrace::cuda

@@ -13,11 +13,11 @@
 #include <terrace/core/cuda/runtime.h>
 #include <terrace/core/device/cuda.h>
 
-namespace terrace {
+namespace terrace::cuda {
 
 std::unique_ptr<Device> make_device_on(std::shared_ptr<CudaRuntime> runtime, ThreadPool& pool, const CudaOptions& options,
                                        const CudaMathFactory& math, const CudaPieces& pieces = {});
 
 int cuda_index(const Device& device);  // N of "cuda:N"; std::logic_error for another device
 
-}  // namespace terrace
+}  // namespace terrace::cuda

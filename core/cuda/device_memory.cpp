@@ -7,7 +7,7 @@
 #include <terrace/core/cuda/cuda_error.h>
 #include <terrace/core/cuda/memory.h>
 
-namespace terrace {
+namespace terrace::cuda {
 namespace {
 
 class DeviceMemory final : public MemoryResource {
@@ -50,4 +50,4 @@ std::unique_ptr<MemoryResource> make_device_memory(std::shared_ptr<CudaRuntime> 
   return std::make_unique<DeviceMemory>(std::move(runtime), device_index, std::move(on));
 }
 
-}  // namespace terrace
+}  // namespace terrace::cuda

@@ -2,7 +2,7 @@
 
 #include <terrace/core/cuda/cuda_error.h>
 
-namespace terrace {
+namespace terrace::cuda {
 
 CudaEventPool::~CudaEventPool() {
   for (auto* const event : all_)
@@ -30,4 +30,4 @@ void CudaEventPool::give(CudaEventHandle event) noexcept {
   free_.push_back(event);
 }
 
-}  // namespace terrace
+}  // namespace terrace::cuda

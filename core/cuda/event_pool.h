@@ -11,7 +11,7 @@
 
 #include <terrace/core/cuda/runtime.h>
 
-namespace terrace {
+namespace terrace::cuda {
 
 class CudaEventPool {
  public:
@@ -37,4 +37,4 @@ class CudaEventPool {
   std::vector<CudaEventHandle> all_, free_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::cuda

@@ -14,6 +14,10 @@
 #include <terrace/core/device/memory_resource.h>
 
 namespace terrace {
+class ThreadPool;
+}  // namespace terrace
+
+namespace terrace::cuda {
 
 // Uses cudaMalloc, not CUDA's stream-ordered pool: an arena is allocated once per run, so a pool would not be faster; a pool
 // keeps more memory than it hands out; and cudaFree waits for work that still uses the memory. Not zeroed. Has no limit (see
@@ -22,9 +26,8 @@ std::unique_ptr<MemoryResource> make_device_memory(std::shared_ptr<CudaRuntime> 
 
 // The slabs of `inner`, registered with CUDA by the pool's threads in pieces (pieces.h), and unregistered before they are
 // returned. For large slabs, progress is printed on standard error. The pool must outlive every call of allocate().
-class ThreadPool;
 std::unique_ptr<MemoryResource> make_registered_memory(std::shared_ptr<CudaRuntime> runtime, int device_index, std::string on,
                                                        ThreadPool& pool, std::unique_ptr<MemoryResource> inner,
                                                        const CudaPieces& pieces);
 
-}  // namespace terrace
+}  // namespace terrace::cuda

@@ -8,9 +8,9 @@
 
 extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_device(terrace::ThreadPool* pool,
                                                                                        const terrace::CudaOptions* options) {
-  return terrace::make_device_on(terrace::make_real_cuda_runtime(), *pool, *options,
-                                 [given = *options](terrace::CudaRuntime& runtime, terrace::Device& device) {
-                                   return terrace::make_cuda_math(runtime, device, given);
-                                 })
+  return terrace::cuda::make_device_on(terrace::cuda::make_real_cuda_runtime(), *pool, *options,
+                                       [given = *options](terrace::cuda::CudaRuntime& runtime, terrace::Device& device) {
+                                         return terrace::cuda::make_cuda_math(runtime, device, given);
+                                       })
       .release();
 }

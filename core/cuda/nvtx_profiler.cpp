@@ -3,7 +3,7 @@
 #include <nvtx3/nvToolsExt.h>
 #include <nvtx3/nvToolsExtCudaRt.h>
 
-namespace terrace {
+namespace terrace::cuda {
 namespace {
 
 class NvtxProfiler final : public CudaProfiler {
@@ -36,4 +36,4 @@ std::unique_ptr<CudaProfiler> make_nvtx_profiler() {
   return domain ? std::make_unique<NvtxProfiler>(domain) : nullptr;
 }
 
-}  // namespace terrace
+}  // namespace terrace::cuda

@@ -7,9 +7,9 @@
 
 #include <terrace/core/cuda/profiler.h>
 
-namespace terrace {
+namespace terrace::cuda {
 
 // Null if this process runs under no profiler: then no call is ever made.
 std::unique_ptr<CudaProfiler> make_nvtx_profiler();
 
-}  // namespace terrace
+}  // namespace terrace::cuda

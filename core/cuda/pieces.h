@@ -7,7 +7,7 @@
 
 #include <terrace/core/base/units.h>
 
-namespace terrace {
+namespace terrace::cuda {
 
 struct CudaPieces {
   // A copy engine completes a copy before it starts the next one, so an urgent copy of another stream waits for at most one
@@ -19,4 +19,4 @@ struct CudaPieces {
   std::size_t progress_bytes = 16 * kGiB;  // registered bytes between two lines of progress
 };
 
-}  // namespace terrace
+}  // namespace terrace::cuda

@@ -9,7 +9,7 @@
 
 #include <terrace/core/cuda/runtime.h>
 
-namespace terrace {
+namespace terrace::cuda {
 
 class CudaProfiler {
  public:
@@ -20,4 +20,4 @@ class CudaProfiler {
   virtual void end_range() = 0;
 };
 
-}  // namespace terrace
+}  // namespace terrace::cuda

@@ -6,7 +6,7 @@
 
 #include <terrace/core/cuda/nvtx_profiler.h>
 
-namespace terrace {
+namespace terrace::cuda {
 namespace {
 
 static_assert(kCudaSuccess == cudaSuccess && kCudaOutOfMemory == cudaErrorMemoryAllocation);
@@ -90,4 +90,4 @@ class RealCudaRuntime final : public CudaRuntime {
 
 std::unique_ptr<CudaRuntime> make_real_cuda_runtime() { return std::make_unique<RealCudaRuntime>(); }
 
-}  // namespace terrace
+}  // namespace terrace::cuda

@@ -7,8 +7,8 @@
 
 #include <terrace/core/cuda/runtime.h>
 
-namespace terrace {
+namespace terrace::cuda {
 
 std::unique_ptr<CudaRuntime> make_real_cuda_runtime();
 
-}  // namespace terrace
+}  // namespace terrace::cuda

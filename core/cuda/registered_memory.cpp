@@ -15,7 +15,7 @@
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/core/machine/memlock.h>
 
-namespace terrace {
+namespace terrace::cuda {
 namespace {
 
 class RegisteredMemory final : public MemoryResource {
@@ -42,7 +42,7 @@ class RegisteredMemory final : public MemoryResource {
     throw CudaError(*runtime_, failed->code, on_,
                     fmt::format("{} of {} ({} bytes, at {} of {})", failed->call, format_bytes(failed->bytes), failed->bytes,
                                 failed->data - slab.data(), bytes),
-                    memlock_mend());
+                    machine::memlock_mend());
   }
 
  private:
@@ -116,4 +116,4 @@ std::unique_ptr<MemoryResource> make_registered_memory(std::shared_ptr<CudaRunti
   return std::make_unique<RegisteredMemory>(std::move(runtime), device_index, std::move(on), pool, std::move(inner), pieces);
 }
 
-}  // namespace terrace
+}  // namespace terrace::cuda

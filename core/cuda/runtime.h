@@ -18,7 +18,7 @@
 struct CUstream_st;
 struct CUevent_st;
 
-namespace terrace {
+namespace terrace::cuda {
 
 using CudaStreamHandle = CUstream_st*;
 using CudaEventHandle = CUevent_st*;
@@ -88,4 +88,4 @@ class CudaRuntime {
   Log log = {};
 };
 
-}  // namespace terrace
+}  // namespace terrace::cuda

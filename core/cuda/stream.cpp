@@ -11,7 +11,7 @@
 
 #include <terrace/core/cuda/cuda_error.h>
 
-namespace terrace {
+namespace terrace::cuda {
 namespace {
 
 constexpr std::size_t kThreadNameLength = 15;  // Linux's limit
@@ -245,4 +245,4 @@ CudaStream& cuda_stream(Stream& stream) {
   throw std::logic_error("a CUDA operation was given a stream of " + stream.device().name());
 }
 
-}  // namespace terrace
+}  // namespace terrace::cuda

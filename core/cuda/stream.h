@@ -35,9 +35,9 @@
 #include <terrace/core/device/device.h>
 #include <terrace/core/device/stream_range.h>
 
-namespace terrace {
+namespace terrace::cuda {
 
-class CudaStream final : public Stream, public RangedStream {
+class CudaStream final : public Stream, public device::RangedStream {
  public:
   CudaStream(Device& device, std::shared_ptr<CudaRuntime> runtime, int device_index, const std::string& name,
              CudaPieces pieces);
@@ -139,4 +139,4 @@ class CudaStream final : public Stream, public RangedStream {
 // Returns `stream` as a CudaStream; std::logic_error if it is not one.
 CudaStream& cuda_stream(Stream& stream);
 
-}  // namespace terrace
+}  // namespace terrace::cuda

@@ -10,7 +10,7 @@
 #include <optional>
 #include <utility>
 
-namespace terrace {
+namespace terrace::cuda {
 
 template <class T>
 class WorkQueue {
@@ -45,4 +45,4 @@ class WorkQueue {
   bool closed_ = false;
 };
 
-}  // namespace terrace
+}  // namespace terrace::cuda

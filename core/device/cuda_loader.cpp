@@ -10,7 +10,7 @@ namespace {
 
 using Make = Device* (*)(ThreadPool*, const CudaOptions*);
 
-Make load() { return reinterpret_cast<Make>(load_cuda_module("terrace_cuda_device")); }
+Make load() { return reinterpret_cast<Make>(device::load_cuda_module("terrace_cuda_device")); }
 
 }  // namespace
 

@@ -9,13 +9,13 @@
 
 #include <terrace/core/base/module.h>
 
-namespace terrace {
+namespace terrace::device {
 namespace {
 
 // The oldest driver for each major version is from the release notes of the CUDA toolkit.
 constexpr std::array kModules{CudaModule{13, "580"}, CudaModule{12, "525"}};
 
-bool is_here(const CudaModule& module) { return has_module(module.name()); }
+bool is_here(const CudaModule& module) { return base::has_module(module.name()); }
 
 }  // namespace
 
@@ -52,9 +52,9 @@ void* load_cuda_module(const char* entry) {
   // searched.
   const auto* module = cuda_module_for(version == 0 ? std::numeric_limits<int>::max() : version);
   if (!module) module = &kModules.front();
-  return load_module(
+  return base::load_module(
       module->name(), entry,
       "build terrace on a machine with the CUDA toolkit (nvcc), and put CUDA's libraries where the loader finds them");
 }
 
-}  // namespace terrace
+}  // namespace terrace::device

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-namespace terrace {
+namespace terrace::device {
 
 struct CudaModule {
   int major;           // version of CUDA that it is built with
@@ -32,4 +32,4 @@ int cuda_version_of_driver(const std::string& driver = "libcuda.so.1");
 // Returns an entry point of the module for this machine's driver.
 void* load_cuda_module(const char* entry);
 
-}  // namespace terrace
+}  // namespace terrace::device

@@ -56,7 +56,7 @@ GpuInfo look_at(const Driver& driver, int index) {
   if (driver.call("cuDeviceTotalMem_v2", &bytes, device) == 0) gpu.memory_bytes = bytes;
   if (driver.call("cuDeviceGetPCIBusId", text.data(), static_cast<int>(text.size()), device) == 0) {
     gpu.pci_bus_id = text.data();
-    gpu.numa_node = numa_node_of_pci(gpu.pci_bus_id);
+    gpu.numa_node = machine::numa_node_of_pci(gpu.pci_bus_id);
   }
   driver.call("cuDeviceGetAttribute", &gpu.compute_major, kMajor, device);
   driver.call("cuDeviceGetAttribute", &gpu.compute_minor, kMinor, device);
@@ -88,7 +88,7 @@ std::optional<std::uint64_t> free_gpu_bytes(int index, const std::string& driver
   return code == 0 ? std::optional(std::uint64_t{free}) : std::nullopt;
 }
 
-int cuda_version_of_driver(const std::string& driver_file) {
+int device::cuda_version_of_driver(const std::string& driver_file) {
   const Driver driver(driver_file);
   int version = 0;
   if (driver.loaded()) driver.call("cuDriverGetVersion", &version);
@@ -103,7 +103,7 @@ GpuSearch find_gpus(const std::string& driver_file) {
   }
   int version = 0, count = 0;
   driver.call("cuDriverGetVersion", &version);
-  if (const auto refusal = refuse_driver(version); !refusal.why.empty()) return {{}, refusal.why, refusal.mend};
+  if (const auto refusal = device::refuse_driver(version); !refusal.why.empty()) return {{}, refusal.why, refusal.mend};
   int code = driver.call("cuInit", 0U);
   if (code == 0) code = driver.call("cuDeviceGetCount", &count);
   if (code == kNoDevice || (code == 0 && count == 0)) {

@@ -8,7 +8,7 @@
 #include <immintrin.h>
 #endif
 
-namespace terrace {
+namespace terrace::device {
 namespace {
 
 // Copies `lines` cache lines; `to` is aligned to one.
@@ -92,4 +92,4 @@ void copy_from_memory(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (at != bytes) std::memcpy(to + at, from + at, bytes - at);
 }
 
-}  // namespace terrace
+}  // namespace terrace::device

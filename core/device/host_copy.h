@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-namespace terrace {
+namespace terrace::device {
 
 // Non-temporal stores above kNonTemporalBytes: neither buffer will be read again soon, and an ordinary store first reads its
 // cache line, which adds half as much traffic again. Buffers must not overlap.
@@ -17,4 +17,4 @@ void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes);
 // within a page.
 void copy_from_memory(std::byte* to, const std::byte* from, std::size_t bytes);
 
-}  // namespace terrace
+}  // namespace terrace::device

@@ -39,7 +39,7 @@ class HostStream final : public Stream {
     return {timeline_, point};
   }
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) override {
-    push(Work{[=] { copy_bytes(to, from, bytes); }});
+    push(Work{[=] { device::copy_bytes(to, from, bytes); }});
   }
   Device& device() override { return device_; }
 
@@ -98,10 +98,12 @@ class HostStream final : public Stream {
 
 }  // namespace
 
-HostDevice::HostDevice(ThreadPool& pool, const Log& log) : pool_(pool), memory_(make_pinned_memory(pool, -1, log)) {}
+device::HostDevice::HostDevice(ThreadPool& pool, const Log& log) : pool_(pool), memory_(make_pinned_memory(pool, -1, log)) {}
 
-std::unique_ptr<Stream> HostDevice::make_stream(std::string name) { return std::make_unique<HostStream>(*this, name); }
+std::unique_ptr<Stream> device::HostDevice::make_stream(std::string name) { return std::make_unique<HostStream>(*this, name); }
 
-std::unique_ptr<Device> make_host_device(ThreadPool& pool, const Log& log) { return std::make_unique<HostDevice>(pool, log); }
+std::unique_ptr<Device> make_host_device(ThreadPool& pool, const Log& log) {
+  return std::make_unique<device::HostDevice>(pool, log);
+}
 
 }  // namespace terrace

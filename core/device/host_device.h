@@ -8,7 +8,7 @@
 
 #include <terrace/core/device/device.h>
 
-namespace terrace {
+namespace terrace::device {
 
 class HostDevice : public Device {
  public:
@@ -25,4 +25,4 @@ class HostDevice : public Device {
   const std::shared_ptr<MemoryResource> memory_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::device

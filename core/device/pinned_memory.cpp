@@ -109,17 +109,17 @@ class PinnedMemory final : public MemoryResource {
 void warn_of_memlock(const Log& log, std::uint64_t bytes, int error_number) {
   log.warn_once(Log::Once::memlock,
                 fmt::format("{} cannot be locked in memory: {}; it may be swapped out, and I/O takes more CPU time; {}",
-                            format_bytes(bytes), describe_errno(error_number), memlock_mend()));
+                            format_bytes(bytes), describe_errno(error_number), machine::memlock_mend()));
 }
 
-std::string memlock_limit() {
+std::string machine::memlock_limit() {
   rlimit limit{};
   getrlimit(RLIMIT_MEMLOCK, &limit);
   return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : format_bytes(limit.rlim_cur);
 }
 
-std::string memlock_mend() {
-  const auto limit = memlock_limit();
+std::string machine::memlock_mend() {
+  const auto limit = machine::memlock_limit();
   const auto first = "the memlock limit is " + limit;
   if (limit == "unlimited") return first + ", so the memory itself is short: lower `host-memory`, or raise a container's limit";
   return first +

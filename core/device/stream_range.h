@@ -7,7 +7,7 @@
 
 #include <terrace/core/device/device.h>
 
-namespace terrace {
+namespace terrace::device {
 
 // The second base class of a Stream whose device a profiler can watch.
 class RangedStream {
@@ -37,4 +37,4 @@ class StreamRange {
   RangedStream* watched_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::device

@@ -23,11 +23,11 @@ struct ThreadPool::Impl {
     std::exception_ptr error;
   };
 
-  Impl(int n, const std::vector<int>& cores) : threads(n), place(work_place(cores)) {
+  Impl(int n, const std::vector<int>& cores) : threads(n), place(machine::work_place(cores)) {
     try {
       for (int i = 1; i < n; ++i)
         workers.emplace_back([this] {
-          go_to(place);
+          machine::go_to(place);
           work();
         });
     } catch (...) {  // too many threads for this process
@@ -80,7 +80,7 @@ struct ThreadPool::Impl {
   }
 
   void run(std::int64_t count, const std::function<void(std::int64_t)>& task) {
-    const WorkVisit caller(place);
+    const machine::WorkVisit caller(place);
     Job job;
     job.count = count;
     job.task = &task;
@@ -94,7 +94,7 @@ struct ThreadPool::Impl {
   }
 
   const int threads;
-  const std::shared_ptr<const WorkPlace> place;
+  const std::shared_ptr<const machine::WorkPlace> place;
   std::mutex mutex;
   std::condition_variable job_added, helper_left;
   std::deque<Job*> jobs;  // only those with indices left

@@ -13,7 +13,7 @@
 namespace terrace {
 
 struct ThreadPool::Impl {
-  Impl(int n, const std::vector<int>& cores) : threads(n), arena(n, 1), place(work_place(cores)) {
+  Impl(int n, const std::vector<int>& cores) : threads(n), arena(n, 1), place(machine::work_place(cores)) {
     if (n > 1) limit.emplace(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(n));
   }
 
@@ -22,7 +22,7 @@ struct ThreadPool::Impl {
   // pools counts, so a pool of one thread, which has no workers, sets none.
   std::optional<tbb::global_control> limit;
   tbb::task_arena arena;
-  const std::shared_ptr<const WorkPlace> place;  // oneTBB lends its workers to all arenas, so every task moves to it
+  const std::shared_ptr<const machine::WorkPlace> place;  // oneTBB lends its workers to all arenas, so every task moves to it
 };
 
 ThreadPool::ThreadPool(int threads, const std::vector<int>& cores)
@@ -36,13 +36,13 @@ void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::
     for (std::int64_t i = 0; i < count; ++i) task(i);
   } else if (count > 1) {
     const auto& place = impl_->place;
-    const WorkVisit caller(place);
+    const machine::WorkVisit caller(place);
     impl_->arena.execute([&] {
       // Isolated: a thread that waits in a nested loop must not start another task of the outer loop, whose
       // thread-local scratch is in use.
       tbb::this_task_arena::isolate([&] {
         tbb::parallel_for(std::int64_t{0}, count, [&](std::int64_t i) {
-          go_to(place);
+          machine::go_to(place);
           task(i);
         });
       });

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace terrace {
+namespace terrace::machine {
 namespace {
 
 // The kernel rejects a mask that is smaller than its own.
@@ -92,4 +92,4 @@ std::shared_ptr<const WorkPlace> go_to(std::shared_ptr<const WorkPlace> place) {
   return std::exchange(here, std::move(place));
 }
 
-}  // namespace terrace
+}  // namespace terrace::machine

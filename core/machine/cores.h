@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-namespace terrace {
+namespace terrace::machine {
 
 // The cores on which the calling thread may run, ascending.
 std::vector<int> allowed_cores();
@@ -34,4 +34,4 @@ class WorkVisit {
   const std::shared_ptr<const WorkPlace> before_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::machine

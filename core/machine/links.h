@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace terrace {
+namespace terrace::machine {
 
 struct Links {
   std::uint32_t ranks_per_node = 0;  // consecutive ranks; 0: all ranks are on one machine
@@ -14,4 +14,4 @@ struct Links {
   double within_latency_s = 0, between_latency_s = 0;  // of one message
 };
 
-}  // namespace terrace
+}  // namespace terrace::machine

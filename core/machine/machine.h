@@ -41,7 +41,7 @@ struct MachineProfile {
   [[nodiscard]] bool separate_device() const { return device != "cpu"; }
   double device_stream = 2e12;                // bytes/s read + written by its kernels in its memory
   double upload = 2.5e10, download = 2.5e10;  // bytes/s between host and device, each direction alone
-  Links links;                                // between ranks; not in a profile's file, which describes one machine
+  machine::Links links;                       // between ranks; not in a profile's file, which describes one machine
   int threads = 1;
   std::string measured_at;  // ISO time; empty: these defaults were never measured
 };

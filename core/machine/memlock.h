@@ -5,11 +5,11 @@
 
 #include <string>
 
-namespace terrace {
+namespace terrace::machine {
 
 std::string memlock_limit();  // "8.00 MiB", "unlimited"
 // What to do when memory cannot be locked or registered: names the limit, if that is the cause, and how to raise it in a shell,
 // a container and a service.
 std::string memlock_mend();
 
-}  // namespace terrace
+}  // namespace terrace::machine

@@ -7,7 +7,7 @@
 
 #include <terrace/core/machine/machine.h>
 
-namespace terrace {
+namespace terrace::machine {
 
 int numa_node_of_pci(std::string bus_id, const std::filesystem::path& root) {
   std::ranges::transform(bus_id, bus_id.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
@@ -22,4 +22,4 @@ int numa_node_of_pci(std::string bus_id, const std::filesystem::path& root) {
   return node < read_topology(root).numa_nodes ? node : -1;
 }
 
-}  // namespace terrace
+}  // namespace terrace::machine

@@ -156,8 +156,8 @@ Topology read_topology(const fs::path& root) {
   Topology topology;
   topology.cpu_model = read_cpu_model(root);
   // A quota of 1.5 cores is best used by two threads.
-  topology.cores = static_cast<int>(
-      std::max(1.0, std::min<double>(static_cast<double>(allowed_cores().size()), std::ceil(quota_cores(root, proc_cgroup)))));
+  topology.cores = static_cast<int>(std::max(
+      1.0, std::min<double>(static_cast<double>(machine::allowed_cores().size()), std::ceil(quota_cores(root, proc_cgroup)))));
   topology.numa_nodes = count_numa_nodes(root);
   const auto memory = read_memory(root, proc_cgroup);
   topology.memory_bytes = memory.total_bytes;

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <stdexcept>
 
-namespace terrace {
+namespace terrace::math {
 namespace {
 
 constexpr std::size_t kElements = kBlock8Elements;
@@ -74,4 +74,4 @@ void unpack_block8(DType dtype, std::byte* to, const std::byte* from, std::int64
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::math

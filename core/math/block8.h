@@ -17,7 +17,7 @@
 
 #include <terrace/core/math/dtype.h>
 
-namespace terrace {
+namespace terrace::math {
 
 inline constexpr std::int64_t kBlock8Elements = 256;
 inline constexpr std::size_t kBlock8Bytes = 260;
@@ -51,4 +51,4 @@ void pack_block8(std::byte* to, DType dtype, const std::byte* from, std::int64_t
 // The packed blocks may be the last bytes of `to`.
 void unpack_block8(DType dtype, std::byte* to, const std::byte* from, std::int64_t blocks);
 
-}  // namespace terrace
+}  // namespace terrace::math

@@ -81,8 +81,8 @@ void require_activation(const char* operation, Activation kind, const TensorView
 
 void require_blocks(const char* operation, const TensorView& packed, const TensorView& numbers) {
   require(numbers.dtype == DType::fp32 || numbers.dtype == DType::bf16, operation, "blocks support fp32 and bf16 only");
-  require(packed.dtype == DType::i32 && numbers.elements() % kBlock8Elements == 0 &&
-              packed.elements() == numbers.elements() / kBlock8Elements * kBlock8Words,
+  require(packed.dtype == DType::i32 && numbers.elements() % math::kBlock8Elements == 0 &&
+              packed.elements() == numbers.elements() / math::kBlock8Elements * math::kBlock8Words,
           operation, "packed must have 65 words for each 256 numbers");
 }
 // The two do not overlap, or the given edges coincide.
@@ -153,14 +153,14 @@ void Math::matmul(Stream& stream, MatrixView c, MatrixView a, Transpose ta, Matr
   require(bias.empty() || (bias.elements() == columns_of(c) && bias.dtype == dtype), "matmul",
           "bias must have c's columns and the compute dtype");
   require(bias.empty() || c.stride == columns_of(c), "matmul", "with a bias, c's rows must lie side by side");
-  enqueue(stream, CallOf<&Math::matmul>(c, a, ta, b, tb, bias, accumulate));
+  enqueue(stream, math::CallOf<&Math::matmul>(c, a, ta, b, tb, bias, accumulate));
 }
 
 void Math::bias_grad(Stream& stream, TensorView db, TensorView dy, Accumulate accumulate) {
   require_compute(dy.dtype, "bias_grad");
   require(db.elements() == columns_of(dy) && gradient_dtype(db.dtype, dy.dtype), "bias_grad",
           "db must have dy's columns, and its dtype or fp32");
-  enqueue(stream, CallOf<&Math::bias_grad>(db, dy, accumulate));
+  enqueue(stream, math::CallOf<&Math::bias_grad>(db, dy, accumulate));
 }
 
 void Math::norm(Stream& stream, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
@@ -171,7 +171,7 @@ void Math::norm(Stream& stream, TensorView y, TensorView mean, TensorView rstd, 
           "gain and bias must have y's columns and dtype");
   require_statistics("norm", mean, rstd, y);
   require_row_means("norm", squares, mean, y);
-  enqueue(stream, CallOf<&Math::norm>(y, mean, rstd, x, gain, bias, eps, offset, squares));
+  enqueue(stream, math::CallOf<&Math::norm>(y, mean, rstd, x, gain, bias, eps, offset, squares));
 }
 
 void Math::norm_input_grad(Stream& stream, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
@@ -181,7 +181,7 @@ void Math::norm_input_grad(Stream& stream, TensorView dx, TensorView dy, TensorV
           "dx, dy, x and gain do not match");
   require_statistics("norm_input_grad", mean, rstd, dx);
   require_row_means("norm_input_grad", products, mean, dx);
-  enqueue(stream, CallOf<&Math::norm_input_grad>(dx, dy, x, gain, mean, rstd, accumulate, offset, products));
+  enqueue(stream, math::CallOf<&Math::norm_input_grad>(dx, dy, x, gain, mean, rstd, accumulate, offset, products));
 }
 
 void Math::row_products(Stream& stream, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor,
@@ -191,7 +191,7 @@ void Math::row_products(Stream& stream, TensorView sums, TensorView a, TensorVie
           "a, b and gain do not match");
   require(sums.dtype == accumulator_of(a.dtype) && sums.elements() == rows_of(a), "row_products",
           "sums must have one entry a row, fp32 or (for fp64) fp64");
-  enqueue(stream, CallOf<&Math::row_products>(sums, a, b, gain, factor, offset));
+  enqueue(stream, math::CallOf<&Math::row_products>(sums, a, b, gain, factor, offset));
 }
 
 void Math::norm_weight_grad(Stream& stream, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
@@ -203,7 +203,7 @@ void Math::norm_weight_grad(Stream& stream, TensorView dgain, TensorView dbias, 
               (dbias.empty() || (dbias.elements() == c && gradient_dtype(dbias.dtype, dy.dtype))),
           "norm_weight_grad", "dgain and dbias must have dy's columns, and its dtype or fp32");
   if (!mean.empty() || !rstd.empty()) require_statistics("norm_weight_grad", mean, rstd, dy);
-  enqueue(stream, CallOf<&Math::norm_weight_grad>(dgain, dbias, dy, x, mean, rstd, accumulate));
+  enqueue(stream, math::CallOf<&Math::norm_weight_grad>(dgain, dbias, dy, x, mean, rstd, accumulate));
 }
 
 void Math::rotary(Stream& stream, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
@@ -211,25 +211,25 @@ void Math::rotary(Stream& stream, TensorView x, std::int64_t row_elements, std::
   require_compute(x.dtype, "rotary");
   require(x.shape.rank() == 3 && x.shape[2] % 2 == 0 && x.shape[1] * x.shape[2] <= row_elements && seq > 0, "rotary",
           "x must be [N, heads, D] with D even, within its row");
-  enqueue(stream, CallOf<&Math::rotary>(x, row_elements, seq, first_position, angles, inverse));
+  enqueue(stream, math::CallOf<&Math::rotary>(x, row_elements, seq, first_position, angles, inverse));
 }
 
 void Math::attention(Stream& stream, AttentionShape shape, TensorView out, TensorView lse, TensorView qkv) {
   require_attention("attention", shape, out, lse, qkv);
-  enqueue(stream, CallOf<&Math::attention>(shape, out, lse, qkv));
+  enqueue(stream, math::CallOf<&Math::attention>(shape, out, lse, qkv));
 }
 
 void Math::attention_grad(Stream& stream, AttentionShape shape, TensorView dqkv, TensorView dout, TensorView out,
                           TensorView lse, TensorView qkv) {
   require_attention("attention_grad", shape, out, lse, qkv);
   require(same(dqkv, qkv) && same(dout, out), "attention_grad", "a gradient differs from its tensor");
-  enqueue(stream, CallOf<&Math::attention_grad>(shape, dqkv, dout, out, lse, qkv));
+  enqueue(stream, math::CallOf<&Math::attention_grad>(shape, dqkv, dout, out, lse, qkv));
 }
 
 void Math::attention_block(Stream& stream, const AttentionBlock& block, TensorView out, TensorView lse, TensorView q,
                            TensorView kv, Accumulate accumulate) {
   require_block("attention_block", block, out, lse, q, kv);
-  enqueue(stream, CallOf<&Math::attention_block>(block, out, lse, q, kv, accumulate));
+  enqueue(stream, math::CallOf<&Math::attention_block>(block, out, lse, q, kv, accumulate));
 }
 
 void Math::attention_block_grad(Stream& stream, const AttentionBlock& block, TensorView dq, TensorView dkv, TensorView dout,
@@ -243,18 +243,18 @@ void Math::attention_block_grad(Stream& stream, const AttentionBlock& block, Ten
   require(gradient_dtype(dkv.dtype, q.dtype) && rows_of(dkv) == rows_of(kv) &&
               columns_of(dkv) >= 2 * block.kv_heads * block.head_dim,
           operation, "dkv does not match kv");
-  enqueue(stream, CallOf<&Math::attention_block_grad>(block, dq, dkv, dout, out, lse, q, kv, to_dq, to_dkv));
+  enqueue(stream, math::CallOf<&Math::attention_block_grad>(block, dq, dkv, dout, out, lse, q, kv, to_dq, to_dkv));
 }
 
 void Math::softmax_rows(Stream& stream, const ScoreRows& rows, TensorView scores, double scale) {
   require_score_rows("softmax_rows", rows, scores);
-  enqueue(stream, CallOf<&Math::softmax_rows>(rows, scores, scale));
+  enqueue(stream, math::CallOf<&Math::softmax_rows>(rows, scores, scale));
 }
 
 void Math::softmax_rows_grad(Stream& stream, const ScoreRows& rows, TensorView gradient, TensorView probabilities,
                              double scale) {
   for (const auto& view : {gradient, probabilities}) require_score_rows("softmax_rows_grad", rows, view);
-  enqueue(stream, CallOf<&Math::softmax_rows_grad>(rows, gradient, probabilities, scale));
+  enqueue(stream, math::CallOf<&Math::softmax_rows_grad>(rows, gradient, probabilities, scale));
 }
 
 void Math::attention_decode(Stream& stream, AttentionShape shape, TensorView out, TensorView q, TensorView k_cache,
@@ -268,55 +268,55 @@ void Math::attention_decode(Stream& stream, AttentionShape shape, TensorView out
               k_cache.shape[0] == shape.kv_heads && k_cache.shape[2] == shape.head_dim && length > 0 &&
               length <= k_cache.shape[1],
           "attention_decode", "the caches must be [G, capacity, D] with 0 < length <= capacity");
-  enqueue(stream, CallOf<&Math::attention_decode>(shape, out, q, k_cache, v_cache, length));
+  enqueue(stream, math::CallOf<&Math::attention_decode>(shape, out, q, k_cache, v_cache, length));
 }
 
 void Math::activation(Stream& stream, Activation kind, TensorView y, TensorView x) {
   require_activation("activation", kind, y, x);
-  enqueue(stream, CallOf<&Math::activation>(kind, y, x));
+  enqueue(stream, math::CallOf<&Math::activation>(kind, y, x));
 }
 
 void Math::activation_grad(Stream& stream, Activation kind, TensorView dx, TensorView dy, TensorView x) {
   require_activation("activation_grad", kind, dy, x);
   require(same(dx, x), "activation_grad", "dx and x differ");
-  enqueue(stream, CallOf<&Math::activation_grad>(kind, dx, dy, x));
+  enqueue(stream, math::CallOf<&Math::activation_grad>(kind, dx, dy, x));
 }
 
 void Math::add(Stream& stream, TensorView y, TensorView x, TensorView r) {
   require_compute(y.dtype, "add");
   require(same(y, x) && same(y, r), "add", "y, x and r differ");
-  enqueue(stream, CallOf<&Math::add>(y, x, r));
+  enqueue(stream, math::CallOf<&Math::add>(y, x, r));
 }
 
 void Math::scale(Stream& stream, TensorView y, TensorView x, TensorView gain, Accumulate accumulate) {
   require_compute(y.dtype, "scale");
   require(same(y, x) && gain.dtype == y.dtype && gain.elements() == columns_of(y), "scale", "y, x and gain do not match");
-  enqueue(stream, CallOf<&Math::scale>(y, x, gain, accumulate));
+  enqueue(stream, math::CallOf<&Math::scale>(y, x, gain, accumulate));
 }
 
 void Math::multiply(Stream& stream, TensorView y, TensorView x, double factor) {
   require_compute(y.dtype, "multiply");
   require(same(x, y), "multiply", "x and y differ");
-  enqueue(stream, CallOf<&Math::multiply>(y, x, factor));
+  enqueue(stream, math::CallOf<&Math::multiply>(y, x, factor));
 }
 
 void Math::soft_cap(Stream& stream, TensorView y, TensorView x, double cap) {
   require_compute(y.dtype, "soft_cap");
   require(same(x, y) && cap > 0, "soft_cap", "x and y differ, or the cap is not positive");
-  enqueue(stream, CallOf<&Math::soft_cap>(y, x, cap));
+  enqueue(stream, math::CallOf<&Math::soft_cap>(y, x, cap));
 }
 
 void Math::soft_cap_grad(Stream& stream, TensorView dx, TensorView dy, TensorView y, double cap) {
   require_compute(y.dtype, "soft_cap_grad");
   require(same(dx, y) && same(dy, y) && cap > 0, "soft_cap_grad", "dx, dy and y differ, or the cap is not positive");
-  enqueue(stream, CallOf<&Math::soft_cap_grad>(dx, dy, y, cap));
+  enqueue(stream, math::CallOf<&Math::soft_cap_grad>(dx, dy, y, cap));
 }
 
 void Math::convert(Stream& stream, TensorView y, TensorView x, Accumulate accumulate) {
   require_compute(y.dtype, "convert");
   require_compute(x.dtype, "convert");
   require(y.elements() == x.elements(), "convert", "y and x differ in size");
-  enqueue(stream, CallOf<&Math::convert>(y, x, accumulate));
+  enqueue(stream, math::CallOf<&Math::convert>(y, x, accumulate));
 }
 
 void Math::columns(Stream& stream, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x, std::int64_t count,
@@ -326,10 +326,10 @@ void Math::columns(Stream& stream, TensorView y, std::int64_t first_y, TensorVie
           "y and x must be matrices of one dtype with equally many rows");
   require(count >= 0 && first_y >= 0 && first_y + count <= y.shape[1] && first_x >= 0 && first_x + count <= x.shape[1],
           "columns", "the columns must lie within y and x");
-  enqueue(stream, CallOf<&Math::columns>(y, first_y, x, first_x, count, accumulate));
+  enqueue(stream, math::CallOf<&Math::columns>(y, first_y, x, first_x, count, accumulate));
 }
 
-void Math::zero(Stream& stream, TensorView y) { enqueue(stream, CallOf<&Math::zero>(y)); }
+void Math::zero(Stream& stream, TensorView y) { enqueue(stream, math::CallOf<&Math::zero>(y)); }
 
 void Math::embed(Stream& stream, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
                  std::int64_t first_position) {
@@ -340,7 +340,7 @@ void Math::embed(Stream& stream, TensorView y, TensorView tokens, TensorView tab
   require(positions.empty() || (positions.dtype == y.dtype && columns_of(positions) == columns_of(y) && first_position >= 0 &&
                                 rows_of(positions) >= first_position + std::min(seq, tokens.elements())),
           "embed", "positions must cover every position and have y's columns and dtype");
-  enqueue(stream, CallOf<&Math::embed>(y, tokens, table, positions, seq, first_position));
+  enqueue(stream, math::CallOf<&Math::embed>(y, tokens, table, positions, seq, first_position));
 }
 
 void Math::embed_grad(Stream& stream, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy,
@@ -352,19 +352,19 @@ void Math::embed_grad(Stream& stream, TensorView dtable, TensorView dpositions, 
   require(dpositions.empty() || (gradient_dtype(dpositions.dtype, dy.dtype) && columns_of(dpositions) == columns_of(dy) &&
                                  rows_of(dpositions) >= std::min(seq, tokens.elements())),
           "embed_grad", "dpositions must cover every position and have dy's columns");
-  enqueue(stream, CallOf<&Math::embed_grad>(dtable, dpositions, tokens, dy, seq, accumulate));
+  enqueue(stream, math::CallOf<&Math::embed_grad>(dtable, dpositions, tokens, dy, seq, accumulate));
 }
 
 void Math::ids_in_part(Stream& stream, TensorView out, TensorView ids, std::int64_t first, std::int64_t count) {
   require(ids.dtype == DType::i32 && same(out, ids), "ids_in_part", "out and ids must be i32, of one size");
   require(first >= 0 && count >= 0, "ids_in_part", "a part's first id and its count cannot be negative");
-  enqueue(stream, CallOf<&Math::ids_in_part>(out, ids, first, count));
+  enqueue(stream, math::CallOf<&Math::ids_in_part>(out, ids, first, count));
 }
 
 void Math::route(Stream& stream, const Routing& r, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
                  TensorView report, TensorView logits, TensorView targets) {
   require_routing(r, gates, experts, rows, lse, report, logits, targets);
-  enqueue(stream, CallOf<&Math::route>(r, gates, experts, rows, lse, report, logits, targets));
+  enqueue(stream, math::CallOf<&Math::route>(r, gates, experts, rows, lse, report, logits, targets));
 }
 
 void Math::route_grad(Stream& stream, const Routing& r, TensorView dlogits, TensorView dgates, TensorView logits,
@@ -372,42 +372,42 @@ void Math::route_grad(Stream& stream, const Routing& r, TensorView dlogits, Tens
   require(same(dlogits, logits), "route_grad", "dlogits and logits must have one size and one dtype");
   const TensorView rows{nullptr, DType::i32, {rows_of(logits), r.slots()}};
   require_routing(r, dgates, experts, rows, lse, report, logits, {});
-  enqueue(stream, CallOf<&Math::route_grad>(r, dlogits, dgates, logits, experts, lse, report, balance, squares));
+  enqueue(stream, math::CallOf<&Math::route_grad>(r, dlogits, dgates, logits, experts, lse, report, balance, squares));
 }
 
 void Math::merge_reports(Stream& stream, const Routing& r, TensorView report, TensorView parts) {
   require(report.dtype == DType::fp64 && report.elements() == RoutingReport{r}.size(), "merge_reports",
           "report must be RoutingReport's");
   require(parts.dtype == DType::fp64 && columns_of(parts) == 2 * r.experts, "merge_reports", "parts must be fp64, [K, 2 E]");
-  enqueue(stream, CallOf<&Math::merge_reports>(r, report, parts));
+  enqueue(stream, math::CallOf<&Math::merge_reports>(r, report, parts));
 }
 
 void Math::dispatch(Stream& stream, TensorView to, TensorView from, TensorView rows, TensorView gates) {
   require_slots("dispatch", from, to, rows, gates);
-  enqueue(stream, CallOf<&Math::dispatch>(to, from, rows, gates));
+  enqueue(stream, math::CallOf<&Math::dispatch>(to, from, rows, gates));
 }
 
 void Math::combine(Stream& stream, TensorView to, TensorView from, TensorView rows, TensorView gates, Accumulate accumulate) {
   require_slots("combine", to, from, rows, gates);
-  enqueue(stream, CallOf<&Math::combine>(to, from, rows, gates, accumulate));
+  enqueue(stream, math::CallOf<&Math::combine>(to, from, rows, gates, accumulate));
 }
 
 void Math::gate_grad(Stream& stream, TensorView dgates, TensorView dy, TensorView from, TensorView rows) {
   require_slots("gate_grad", dy, from, rows, dgates);
-  enqueue(stream, CallOf<&Math::gate_grad>(dgates, dy, from, rows));
+  enqueue(stream, math::CallOf<&Math::gate_grad>(dgates, dy, from, rows));
 }
 
 void Math::cross_entropy(Stream& stream, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                          double scale) {
   require_loss("cross_entropy", loss, dlogits, logits, targets);
-  enqueue(stream, CallOf<&Math::cross_entropy>(loss, dlogits, logits, targets, scale));
+  enqueue(stream, math::CallOf<&Math::cross_entropy>(loss, dlogits, logits, targets, scale));
 }
 
 void Math::log_sum_exp(Stream& stream, TensorView lse, MatrixView logits) {
   require_compute(logits.view.dtype, "log_sum_exp");
   require_stride("log_sum_exp", logits);
   require_log_sums("log_sum_exp", lse, logits);
-  enqueue(stream, CallOf<&Math::log_sum_exp>(lse, logits));
+  enqueue(stream, math::CallOf<&Math::log_sum_exp>(lse, logits));
 }
 
 void Math::merge_log_sums(Stream& stream, TensorView whole, TensorView parts, TensorView targets) {
@@ -415,20 +415,20 @@ void Math::merge_log_sums(Stream& stream, TensorView whole, TensorView parts, Te
           "whole and parts must both be fp32 or fp64");
   require(targets.dtype == DType::i32 && targets.elements() == whole.elements() && columns_of(parts) == whole.elements(),
           "merge_log_sums", "parts must be [K, N] for N entries of whole and i32 targets");
-  enqueue(stream, CallOf<&Math::merge_log_sums>(whole, parts, targets));
+  enqueue(stream, math::CallOf<&Math::merge_log_sums>(whole, parts, targets));
 }
 
 void Math::cross_entropy_part(Stream& stream, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                               TensorView lse, double scale) {
   require_loss("cross_entropy_part", loss, dlogits, logits, targets);
   require_log_sums("cross_entropy_part", lse, logits);
-  enqueue(stream, CallOf<&Math::cross_entropy_part>(loss, dlogits, logits, targets, lse, scale));
+  enqueue(stream, math::CallOf<&Math::cross_entropy_part>(loss, dlogits, logits, targets, lse, scale));
 }
 
 void Math::sum(Stream& stream, TensorView out, TensorView x, Accumulate accumulate) {
   require_compute(x.dtype, "sum");
   require(out.dtype == DType::fp64 && out.elements() >= 1, "sum", "out must be fp64");
-  enqueue(stream, CallOf<&Math::sum>(out, x, accumulate));
+  enqueue(stream, math::CallOf<&Math::sum>(out, x, accumulate));
 }
 
 void Math::sum_of_squares(Stream& stream, TensorView out, TensorView x, std::int64_t first) {
@@ -436,25 +436,25 @@ void Math::sum_of_squares(Stream& stream, TensorView out, TensorView x, std::int
   require(first > 0 && first <= kSumBlock, "sum_of_squares", "the first block has 1 to 4,096 elements");
   require(out.dtype == DType::fp64 && out.elements() == square_blocks(x.elements(), first), "sum_of_squares",
           "out must be fp64, one a block");
-  enqueue(stream, CallOf<&Math::sum_of_squares>(out, x, first));
+  enqueue(stream, math::CallOf<&Math::sum_of_squares>(out, x, first));
 }
 
 void Math::pack_block8(Stream& stream, TensorView packed, TensorView x) {
   require_blocks("pack_block8", packed, x);
   require(apart_or_meet(packed, x, packed.data, x.data), "pack_block8", "packed overlaps x but does not begin where x begins");
-  enqueue(stream, CallOf<&Math::pack_block8>(packed, x));
+  enqueue(stream, math::CallOf<&Math::pack_block8>(packed, x));
 }
 
 void Math::unpack_block8(Stream& stream, TensorView y, TensorView packed) {
   require_blocks("unpack_block8", packed, y);
   require(apart_or_meet(packed, y, packed.data + packed.bytes(), y.data + y.bytes()), "unpack_block8",
           "packed overlaps y but does not end where y ends");
-  enqueue(stream, CallOf<&Math::unpack_block8>(y, packed));
+  enqueue(stream, math::CallOf<&Math::unpack_block8>(y, packed));
 }
 
 void Math::narrow_in_place(Stream& stream, TensorView x) {
   require(x.dtype == DType::fp32, "narrow_in_place", "x must be fp32");
-  enqueue(stream, CallOf<&Math::narrow_in_place>(x));
+  enqueue(stream, math::CallOf<&Math::narrow_in_place>(x));
 }
 
 }  // namespace terrace

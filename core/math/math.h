@@ -25,6 +25,10 @@
 #include <terrace/core/math/targets.h>
 #include <terrace/core/math/tensor.h>
 
+namespace terrace::math {
+struct MathCall;
+}  // namespace terrace::math
+
 namespace terrace {
 
 enum class Transpose : bool { no, yes };
@@ -108,8 +112,6 @@ struct ScoreRows {
     return ((key / keys * matrices + matrix) * every + first + query) * keys + key % keys;
   }
 };
-
-struct MathCall;
 
 class Math {
  public:
@@ -268,7 +270,7 @@ class Math {
 
   // Enqueues a call whose operands are already checked. All operations end here; a wrapper of another Math forwards calls to
   // it.
-  virtual void enqueue(Stream&, const MathCall&) = 0;
+  virtual void enqueue(Stream&, const math::MathCall&) = 0;
 
   // The algorithms chosen so far that affect the bits, one per line in a fixed order, to be recorded with a run. Empty if they
   // depend only on shapes.

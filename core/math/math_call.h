@@ -12,7 +12,7 @@
 
 #include <terrace/core/math/math.h>
 
-namespace terrace {
+namespace terrace::math {
 
 enum class MathOperation : std::uint8_t {
 #define TERRACE_OPERATION(name, outputs) name,
@@ -72,4 +72,4 @@ const CallOf<function>* call_if(const MathCall& call) {
   return call.operation == MathOperationFacts<function>::kOperation ? static_cast<const CallOf<function>*>(&call) : nullptr;
 }
 
-}  // namespace terrace
+}  // namespace terrace::math

@@ -6,7 +6,7 @@
 
 #include <terrace/core/math/dtype.h>
 
-namespace terrace {
+namespace terrace::math {
 
 // Tile by tile through the stack, so that a write never overwrites bytes that are still to be read.
 void narrow_in_place(std::byte* numbers, std::int64_t count) {
@@ -22,4 +22,4 @@ void narrow_in_place(std::byte* numbers, std::int64_t count) {
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::math

@@ -10,9 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace terrace {
+namespace terrace::math {
 
 // In place: element i of the `count` fp32 numbers becomes the bf16 at byte 2 · i.
 void narrow_in_place(std::byte* numbers, std::int64_t count);
 
-}  // namespace terrace
+}  // namespace terrace::math

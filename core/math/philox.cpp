@@ -12,7 +12,7 @@
 // ISA affects only how many lanes run at once.
 #define TERRACE_INLINE inline __attribute__((always_inline))
 
-namespace terrace {
+namespace terrace::math {
 namespace {
 
 constexpr std::uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
@@ -239,4 +239,4 @@ void fill_normal(float* out, std::int64_t count, std::uint64_t seed, std::uint64
 
 std::uint64_t stream_of(const char* name) { return XXH64(name, std::strlen(name), 0); }
 
-}  // namespace terrace
+}  // namespace terrace::math

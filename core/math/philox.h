@@ -7,7 +7,7 @@
 #include <array>
 #include <cstdint>
 
-namespace terrace {
+namespace terrace::math {
 
 using PhiloxBlock = std::array<std::uint32_t, 4>;
 PhiloxBlock philox(PhiloxBlock counter, std::array<std::uint32_t, 2> key);
@@ -26,4 +26,4 @@ void fill_normal(float* out, std::int64_t count, std::uint64_t seed, std::uint64
 // A stable 64-bit stream number for a name (XXH64).
 std::uint64_t stream_of(const char* name);
 
-}  // namespace terrace
+}  // namespace terrace::math

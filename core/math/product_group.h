@@ -8,10 +8,10 @@
 
 #include <terrace/core/math/dtype.h>
 
-namespace terrace {
+namespace terrace::math {
 
 // "fp32 products of oneDNN 3.7.0 with AVX2". Machines with the same text compute the same bits in this dtype
 // (docs/internals/testing.md, "Which processors give the same bits").
 std::string product_group(DType dtype);
 
-}  // namespace terrace
+}  // namespace terrace::math

@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-namespace terrace {
+namespace terrace::math {
 
 // Neither has a loss. kPadding: no other position's target depends on this position, because attention is causal.
 inline constexpr std::int32_t kNoTarget = -1, kPadding = -2;
 
-}  // namespace terrace
+}  // namespace terrace::math

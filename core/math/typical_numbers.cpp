@@ -6,7 +6,7 @@
 #include <terrace/core/base/units.h>
 #include <terrace/core/math/philox.h>
 
-namespace terrace {
+namespace terrace::math {
 
 void fill_with_typical_numbers(Device& device, std::span<std::byte> memory) {
   constexpr std::size_t kContentBytes = 4 * kMiB;
@@ -21,4 +21,4 @@ void fill_with_typical_numbers(Device& device, std::span<std::byte> memory) {
   stream->synchronize();
 }
 
-}  // namespace terrace
+}  // namespace terrace::math

@@ -9,10 +9,10 @@
 
 #include <terrace/core/device/device.h>
 
-namespace terrace {
+namespace terrace::math {
 
 // `memory`: the device's own, or its host_memory(). Returns when the memory is filled; needs a few MiB of additional memory,
 // whatever the size.
 void fill_with_typical_numbers(Device& device, std::span<std::byte> memory);
 
-}  // namespace terrace
+}  // namespace terrace::math

@@ -86,7 +86,7 @@ class ScratchFile {
   }
   double small_read_seconds(std::byte* to, std::uint64_t turn) const {
     const auto pages = written_.load() * (kDiskBlockBytes / kPageBytes);
-    const auto page = random_below(1, 0, turn, std::max<std::uint64_t>(pages, 1));
+    const auto page = math::random_below(1, 0, turn, std::max<std::uint64_t>(pages, 1));
     const auto begin = now_ns();
     const auto n = ::pread(fd_, to, kPageBytes, static_cast<off_t>(page * kPageBytes));
     if (n != static_cast<ssize_t>(kPageBytes)) fail("read", n < 0 ? errno : EIO);
@@ -164,7 +164,7 @@ class Product {
   Product(Device& device, DType dtype, std::int64_t n) : math_(device.math()), n_(n) {
     const auto bytes = static_cast<std::size_t>(n * n) * size_of(dtype);
     slab_ = device.memory().allocate(3 * bytes);
-    fill_with_typical_numbers(device, {slab_.data(), slab_.bytes()});
+    math::fill_with_typical_numbers(device, {slab_.data(), slab_.bytes()});
     a_ = {slab_.data(), dtype, {n, n}};
     b_ = {slab_.data() + bytes, dtype, {n, n}};
     c_ = {slab_.data() + 2 * bytes, dtype, {n, n}};
@@ -234,7 +234,7 @@ void measure_disk(MachineProfile& profile, Device& device, const std::vector<fs:
   const Slab slab = device.memory().allocate(2 * bytes);
   const std::span to_read(slab.data(), bytes), to_write(slab.data() + bytes, bytes);
   // Random bytes, so that a disk that compresses does not look faster than it is.
-  fill_normal(reinterpret_cast<float*>(to_write.data()), static_cast<std::int64_t>(bytes / sizeof(float)), 1, 1, 0, 1.0);
+  math::fill_normal(reinterpret_cast<float*>(to_write.data()), static_cast<std::int64_t>(bytes / sizeof(float)), 1, 1, 0, 1.0);
 
   // A transfer includes the checksums of the store: they take time on the cores that compute.
   std::atomic<std::uint64_t> checksum{0};
@@ -366,7 +366,7 @@ double measure_device_stream(Device& device, double seconds) {
   constexpr std::int64_t kRows = 16 * 1024, kColumns = 1024;
   constexpr std::size_t kBytes = kRows * kColumns * sizeof(float);
   const Slab slab = device.memory().allocate(3 * kBytes);
-  fill_with_typical_numbers(device, {slab.data(), slab.bytes()});
+  math::fill_with_typical_numbers(device, {slab.data(), slab.bytes()});
   const auto array = [&](std::size_t i) { return TensorView{slab.data() + i * kBytes, DType::fp32, {kRows, kColumns}}; };
   const auto stream = device.make_stream("profile");
   std::vector<double> rates;

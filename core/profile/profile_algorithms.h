@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <string>
 
-namespace terrace {
+namespace terrace::profile {
 
 // One per line; empty if the file does not exist or contains none.
 std::string algorithms_in_profile(const std::filesystem::path& file);
@@ -16,4 +16,4 @@ std::string algorithms_in_profile(const std::filesystem::path& file);
 // "library …"), replaces them all. Does nothing if the file does not exist.
 void add_algorithms_to_profile(const std::filesystem::path& file, const std::string& chosen);
 
-}  // namespace terrace
+}  // namespace terrace::profile

@@ -54,7 +54,7 @@ constexpr const char* kDiskAssumed = "disk_assumed";  // written only if it is t
 nlohmann::ordered_json read(const fs::path& file) {
   nlohmann::ordered_json json;
   try {
-    json = parse_json<nlohmann::ordered_json>(read_text_file(file));
+    json = base::parse_json<nlohmann::ordered_json>(read_text_file(file));
   } catch (const Error& error) {
     refuse(file, error.what());
   }
@@ -80,7 +80,7 @@ nlohmann::ordered_json earlier(const fs::path& file) {
   std::error_code error;
   if (fs::exists(file, error) && !fs::is_regular_file(file, error)) return read(file);  // throws; a pipe would never end
   try {
-    return parse_json<nlohmann::ordered_json>(read_text_file(file));
+    return base::parse_json<nlohmann::ordered_json>(read_text_file(file));
   } catch (const Error&) {
     return {};
   }
@@ -107,7 +107,7 @@ std::string_view subject_of(std::string_view line) { return line.substr(0, line.
 
 }  // namespace
 
-std::vector<double*> rates_of(MachineProfile& profile) {
+std::vector<double*> profile::rates_of(MachineProfile& profile) {
   std::vector<double*> rates;
   visit_fields(profile, [&](const char*, auto& value) {
     if constexpr (std::is_same_v<decltype(value), double&>) rates.push_back(&value);
@@ -150,13 +150,14 @@ MachineProfile load_profile(const fs::path& file) {
   if (!assumed.is_boolean()) refuse(file, fmt::format("\"{}\" is not true or false", kDiskAssumed));
   profile.disk_assumed = assumed.get<bool>();
   for (const auto& [key, value] : json.items()) {
-    if (std::ranges::find(known, key) == known.end()) refuse(file, fmt::format("the key \"{}\" is unknown", printable(key)));
+    if (std::ranges::find(known, key) == known.end())
+      refuse(file, fmt::format("the key \"{}\" is unknown", base::printable(key)));
   }
   algorithms_of(json, file);
   return profile;
 }
 
-std::string algorithms_in_profile(const fs::path& file) {
+std::string profile::algorithms_in_profile(const fs::path& file) {
   std::error_code error;
   if (!fs::exists(file, error)) return {};
   std::string text;
@@ -164,7 +165,7 @@ std::string algorithms_in_profile(const fs::path& file) {
   return text;
 }
 
-void add_algorithms_to_profile(const fs::path& file, const std::string& chosen) {
+void profile::add_algorithms_to_profile(const fs::path& file, const std::string& chosen) {
   std::error_code error;
   if (!fs::exists(file, error)) return;
   const auto lines = lines_of(chosen);

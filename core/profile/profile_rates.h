@@ -7,9 +7,9 @@
 
 #include <terrace/core/machine/machine.h>
 
-namespace terrace {
+namespace terrace::profile {
 
 // All rates in a profile's file, in the file's order; not its texts and counts, which planning does not use.
 std::vector<double*> rates_of(MachineProfile& profile);
 
-}  // namespace terrace
+}  // namespace terrace::profile

@@ -87,7 +87,7 @@ void demand_same_content(DataContent& content, RunDir& dir, const RunConfig& con
                               dir.path.string(), changed),
                   ErrorKind::refused);
     if (!content.doubt().empty())
-      warn(fmt::format(
+      base::warn(fmt::format(
           "{} looks written to since the run in {} began; a sample of its bytes is the same, and the others are not "
           "compared",
           content.doubt(), dir.path.string()));
@@ -340,7 +340,7 @@ class Training {
   void write_trace() {
     const auto rank = static_cast<std::uint32_t>(team_.rank());
     const bool first_of_stage = request().pipeline && agreed_.mesh().index(rank, kAllRanks - Axis::pp) == 0;
-    if (team_.first() || first_of_stage) tell([&] { replace_trace(trace_, trace_file_of(dir_.path, rank)); });
+    if (team_.first() || first_of_stage) tell([&] { base::replace_trace(trace_, trace_file_of(dir_.path, rank)); });
   }
   // Failing to write the trace or the report is only a warning: the run has finished.
   void tell(const std::function<void()>& make) try { make(); } catch (const std::exception& error) {

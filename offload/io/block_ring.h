@@ -10,7 +10,7 @@
 
 #include <terrace/offload/io/page_buffer.h>
 
-namespace terrace {
+namespace terrace::io {
 
 class BlockRing {
  public:
@@ -34,4 +34,4 @@ class BlockRing {
   std::vector<std::byte*> free_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::io

@@ -12,7 +12,7 @@
 
 #include <terrace/core/base/units.h>
 
-namespace terrace {
+namespace terrace::io {
 
 std::optional<DirectIoRules> direct_io_rules(int descriptor) {
   struct statx info {};
@@ -27,12 +27,12 @@ bool pages_suffice(const std::optional<DirectIoRules>& rules) {
          kPageBytes % rules->offset_bytes == 0;
 }
 
-FileHandle open_again_direct(int descriptor) {
+files::FileHandle open_again_direct(int descriptor) {
   const auto name = fmt::format("/proc/self/fd/{}", descriptor);
   const int access = ::fcntl(descriptor, F_GETFL) & O_ACCMODE;
-  FileHandle opened(::open(name.c_str(), access | O_DIRECT | O_CLOEXEC));
+  files::FileHandle opened(::open(name.c_str(), access | O_DIRECT | O_CLOEXEC));
   if (opened && pages_suffice(direct_io_rules(opened.get()))) return opened;
-  return FileHandle(::open(name.c_str(), access | O_CLOEXEC));
+  return files::FileHandle(::open(name.c_str(), access | O_CLOEXEC));
 }
 
 bool drive_can_be_polled(int descriptor) {
@@ -47,4 +47,4 @@ bool drive_can_be_polled(int descriptor) {
   return false;
 }
 
-}  // namespace terrace
+}  // namespace terrace::io

@@ -8,7 +8,7 @@
 
 #include <terrace/core/base/files.h>
 
-namespace terrace {
+namespace terrace::io {
 
 struct DirectIoRules {
   std::uint32_t memory_bytes = 0;  // a buffer's address must be a multiple of this; 0: no direct I/O on this file
@@ -21,9 +21,9 @@ bool pages_suffice(const std::optional<DirectIoRules>& rules);
 
 // Opens an open file again with the same access: with direct I/O in whole pages, or through the page cache if direct I/O is
 // refused. Empty if the file cannot be opened again at all (there is no /proc).
-FileHandle open_again_direct(int descriptor);
+files::FileHandle open_again_direct(int descriptor);
 
 // True if the file was opened with O_DIRECT and its drive has queues that are polled instead of interrupting (sysfs).
 bool drive_can_be_polled(int descriptor);
 
-}  // namespace terrace
+}  // namespace terrace::io

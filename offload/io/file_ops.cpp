@@ -13,7 +13,7 @@
 
 #include <terrace/core/base/files.h>
 
-namespace terrace {
+namespace terrace::io {
 namespace {
 
 template <class Call>
@@ -27,7 +27,9 @@ auto retried(Call call) -> decltype(call()) {
 
 class KernelFileOps final : public FileOps {
  public:
-  int create(int directory, const std::string& name) override { return create_temporary(directory, name, kStoreFileMode); }
+  int create(int directory, const std::string& name) override {
+    return files::create_temporary(directory, name, kStoreFileMode);
+  }
   std::int64_t read(int file, std::span<std::byte> to) override {
     return retried([&] { return ::read(file, to.data(), to.size()); });
   }
@@ -66,4 +68,4 @@ class KernelFileOps final : public FileOps {
 
 std::shared_ptr<FileOps> make_file_ops() { return std::make_shared<KernelFileOps>(); }
 
-}  // namespace terrace
+}  // namespace terrace::io

@@ -14,7 +14,7 @@
 #include <span>
 #include <string>
 
-namespace terrace {
+namespace terrace::io {
 
 class FileOps {
  public:
@@ -46,4 +46,4 @@ inline constexpr std::chrono::seconds kIoDeadline{120};
 // Modes of a store's files, before the umask: the group may read the weights, other users may not.
 inline constexpr unsigned kStoreDirectoryMode = 0750, kStoreFileMode = 0640;
 
-}  // namespace terrace
+}  // namespace terrace::io

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-namespace terrace {
+namespace terrace::io {
 namespace {
 
 struct Known {
@@ -41,4 +41,4 @@ FileSystem file_system_of(const std::filesystem::path& path) {
   return {fmt::format("file system {:#x}", magic), ""};
 }
 
-}  // namespace terrace
+}  // namespace terrace::io

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-namespace terrace {
+namespace terrace::io {
 
 struct FileSystem {
   std::string name;       // "ext4"; "file system 0x…" for an unknown one
@@ -14,4 +14,4 @@ struct FileSystem {
 };
 FileSystem file_system_of(const std::filesystem::path& path);
 
-}  // namespace terrace
+}  // namespace terrace::io

@@ -12,7 +12,7 @@
 #include <terrace/core/base/units.h>
 #include <terrace/offload/io/io_engine.h>
 
-namespace terrace {
+namespace terrace::io {
 
 // `result` is the kernel's: bytes moved, or a negative errno. Returns the error number that ends the request (0: all
 // its bytes moved), or nothing if the request continues from `moved_bytes`.
@@ -129,4 +129,4 @@ class Backoff {
   std::int64_t pause_ns_ = 0, until_ns_ = 0;
 };
 
-}  // namespace terrace
+}  // namespace terrace::io

@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-namespace terrace {
+namespace terrace::io {
 
 struct IoThread::Impl {
   explicit Impl(IoOptions o) : options(std::move(o)) {
@@ -73,4 +73,4 @@ void IoThread::submit(IoRequest& request) {
   impl_->engine->wake();
 }
 
-}  // namespace terrace
+}  // namespace terrace::io

@@ -9,7 +9,7 @@
 
 #include <terrace/offload/io/io_engine.h>
 
-namespace terrace {
+namespace terrace::io {
 
 class IoThread {
  public:
@@ -25,4 +25,4 @@ class IoThread {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::io

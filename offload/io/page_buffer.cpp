@@ -6,7 +6,7 @@
 
 #include <terrace/core/base/units.h>
 
-namespace terrace {
+namespace terrace::io {
 
 void PageBuffer::Unmap::operator()(std::byte* data) const { ::munmap(data, bytes); }
 
@@ -29,4 +29,4 @@ std::span<std::byte> PageBuffer::of(std::uint64_t bytes) {
   return {data_.get(), bytes};
 }
 
-}  // namespace terrace
+}  // namespace terrace::io

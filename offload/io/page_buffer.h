@@ -8,7 +8,7 @@
 #include <memory>
 #include <span>
 
-namespace terrace {
+namespace terrace::io {
 
 class PageBuffer {
  public:
@@ -22,4 +22,4 @@ class PageBuffer {
   std::unique_ptr<std::byte, Unmap> data_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::io

@@ -16,7 +16,7 @@
 #include <terrace/offload/io/direct_io.h>
 #include <terrace/offload/io/io_thread.h>
 
-namespace terrace {
+namespace terrace::io {
 namespace {
 
 // A block is large enough for a drive's full rate. Half of the blocks fill the queue of a drive that is also written; the other
@@ -37,7 +37,7 @@ struct ReadAhead::Impl {
     IoRequest request = {};
   };
   struct File {
-    FileHandle handle;
+    files::FileHandle handle;
     std::uint64_t whole_pages = 0;  // bytes
   };
   struct Running {
@@ -187,4 +187,4 @@ std::size_t ReadAhead::read(std::size_t file, std::uint64_t offset, std::span<st
   return filled;
 }
 
-}  // namespace terrace
+}  // namespace terrace::io

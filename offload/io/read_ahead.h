@@ -17,7 +17,7 @@
 
 #include <terrace/offload/io/io_choice.h>
 
-namespace terrace {
+namespace terrace::io {
 
 class ReadAhead {
  public:
@@ -35,4 +35,4 @@ class ReadAhead {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::io

@@ -43,7 +43,7 @@ class ThreadEngine final : public IoEngine {
   }
 
   std::size_t poll(std::chrono::nanoseconds wait) override {
-    IoQueue ended;
+    io::IoQueue ended;
     std::size_t count = 0;
     {
       std::unique_lock lock(mutex_);
@@ -107,9 +107,9 @@ class ThreadEngine final : public IoEngine {
   }
 
   int transfer(IoRequest& request) const {
-    for (Backoff backoff;;) {
+    for (io::Backoff backoff;;) {
       const auto result = call(request);
-      if (const auto error_number = account(request, result)) return *error_number;
+      if (const auto error_number = io::account(request, result)) return *error_number;
       if (result != -EAGAIN) continue;
       backoff.refused(now_ns());
       std::this_thread::sleep_for(std::chrono::nanoseconds(backoff.left_ns(now_ns())));
@@ -119,8 +119,8 @@ class ThreadEngine final : public IoEngine {
   const std::vector<int> files_;
   mutable std::mutex mutex_;
   std::condition_variable work_, ended_or_woken_;
-  IoBacklog waiting_;
-  IoQueue ended_;
+  io::IoBacklog waiting_;
+  io::IoQueue ended_;
   std::size_t queued_ = 0, ended_count_ = 0;
   bool woken_ = false, stopping_ = false;
   std::vector<std::thread> threads_;  // last member: they use all members above

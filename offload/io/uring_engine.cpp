@@ -42,7 +42,7 @@ class UringEngine final : public IoEngine {
  public:
   static std::unique_ptr<UringEngine> make(const IoOptions& options, std::string& why) {
     std::unique_ptr<UringEngine> engine(new UringEngine(options));
-    if (options.device_polls && !std::ranges::all_of(options.files, drive_can_be_polled)) {
+    if (options.device_polls && !std::ranges::all_of(options.files, io::drive_can_be_polled)) {
       why = "IOPOLL needs files opened with O_DIRECT on drives with polled queues (kernel option nvme.poll_queues=N)";
       return nullptr;
     }
@@ -286,7 +286,7 @@ class UringEngine final : public IoEngine {
       } else {
         backoff_.accepted();
       }
-      if (const auto error_number = account(*request, result)) {
+      if (const auto error_number = io::account(*request, result)) {
         --queued_;
         ++ended;
         request->done(*request, *error_number);  // may destroy the request, may submit others
@@ -307,7 +307,7 @@ class UringEngine final : public IoEngine {
   }
 
   const std::uint32_t depth_;
-  IoWindow window_;
+  io::IoWindow window_;
   const std::vector<int> files_;
   const int wake_fd_;
   io_uring ring_{};
@@ -315,8 +315,8 @@ class UringEngine final : public IoEngine {
   const Log log_;
   bool ring_open_ = false, enabled_ = false, files_registered_ = false, wake_armed_ = false;
   std::vector<iovec> buffers_;  // registered, by address
-  IoBacklog waiting_;
-  Backoff backoff_;
+  io::IoBacklog waiting_;
+  io::Backoff backoff_;
   std::size_t queued_ = 0;
 };
 

@@ -15,7 +15,7 @@
 #include <terrace/offload/io/direct_io.h>
 #include <terrace/offload/io/io_thread.h>
 
-namespace terrace {
+namespace terrace::io {
 namespace {
 
 // Twice the bytes that keep a drive busy while it is also read: a virtual disk serves its queue in rounds, and the requests
@@ -23,9 +23,9 @@ namespace {
 constexpr std::uint64_t kWriteBytes = 2 * kMiB;
 constexpr std::size_t kWrites = 32;
 
-FileHandle reopened(int file) {
-  FileHandle handle = open_again_direct(file);
-  return handle ? std::move(handle) : FileHandle(::dup(file));
+files::FileHandle reopened(int file) {
+  files::FileHandle handle = open_again_direct(file);
+  return handle ? std::move(handle) : files::FileHandle(::dup(file));
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ struct WriteBehind::Impl {
       : file(f), direct(reopened(f)), io({.queue_depth = kWrites, .files = {direct.get()}, .buffers = {}, .choice = choice}) {}
 
   const int file;
-  const FileHandle direct;
+  const files::FileHandle direct;
   std::mutex mutex;
   std::condition_variable changed;
   BlockRing ring{kWrites, kWriteBytes};  // guarded by `mutex`
@@ -132,4 +132,4 @@ std::optional<WriteBehind::Failure> WriteBehind::drain() {
   return impl.failure;
 }
 
-}  // namespace terrace
+}  // namespace terrace::io

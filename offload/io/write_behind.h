@@ -20,7 +20,7 @@
 
 #include <terrace/offload/io/io_choice.h>
 
-namespace terrace {
+namespace terrace::io {
 
 class WriteBehind {
  public:
@@ -44,4 +44,4 @@ class WriteBehind {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::io

@@ -108,11 +108,11 @@ struct ChunkManager::Impl {
   };
   const std::unique_ptr<OwnDevice> own;
   Device& device;
-  TierStack tiers;
+  offload::TierStack tiers;
 
   std::mutex mutex;  // guards the members below, down to `decided`
-  Lru policy;
-  Residency residency{budget, policy};
+  memory::Lru policy;
+  memory::Residency residency{budget, policy};
   std::vector<Holders> holders;  // by chunk
   std::uint64_t leases = 0, releases = 0;
   std::condition_variable released;
@@ -129,9 +129,10 @@ void ChunkManager::Impl::demand_possible(std::span<const Use> uses, Tier tier) c
     if (std::ranges::none_of(uses.first(i), same)) bytes += residency.bytes_of(uses[i].chunk);
   }
   if (bytes <= budget.of(tier)) return;
-  throw DoesNotFit(tier, bytes - budget.of(tier),
-                   fmt::format("a lease of {} on the {} tier does not fit its budget of {}: {} bytes are missing",
-                               format_bytes(bytes), name_of(tier), format_bytes(budget.of(tier)), bytes - budget.of(tier)));
+  throw memory::DoesNotFit(
+      tier, bytes - budget.of(tier),
+      fmt::format("a lease of {} on the {} tier does not fit its budget of {}: {} bytes are missing", format_bytes(bytes),
+                  name_of(tier), format_bytes(budget.of(tier)), bytes - budget.of(tier)));
 }
 
 // Retries after each ended lease until the request fits. A failed try may have decided moves that make room; they are carried
@@ -142,7 +143,7 @@ void ChunkManager::Impl::decide(std::unique_lock<std::mutex>& lock, const std::f
     std::exception_ptr refusal;
     try {
       attempt(moves);
-    } catch (const DoesNotFit&) {
+    } catch (const memory::DoesNotFit&) {
       refusal = std::current_exception();
     }
     decided.insert(decided.end(), moves.begin(), moves.end());
@@ -178,19 +179,19 @@ ChunkManager::Impl::Grant ChunkManager::Impl::grant(std::span<const Use> uses, T
   std::unique_lock lock(mutex);
   for (const auto& use : uses) demand_known(use.chunk);
   demand_possible(uses, tier);
-  Residency::Granted granted;
+  memory::Residency::Granted granted;
   std::vector<ChunkId> claimed;
   try {
     decide(lock, [&](std::vector<Move>& moves) {
       released.wait(lock, [&] { return free_for(uses, claimed); });
       try {
         granted = residency.acquire(uses, tier, Clock{}, moves);
-      } catch (const DoesNotFit&) {
+      } catch (const memory::DoesNotFit&) {
         claim_emptied(uses, claimed);
         throw;
       }
     });
-  } catch (const DoesNotFit&) {
+  } catch (const memory::DoesNotFit&) {
     if (!lock.owns_lock()) lock.lock();
     give_back(claimed);
     throw;
@@ -250,9 +251,10 @@ ChunkId ChunkManager::add(std::uint64_t bytes) {
     throw std::logic_error(fmt::format("ChunkManager: a chunk of {} bytes; it must be 1 to 2^62", bytes));
   const std::lock_guard lock(impl_->mutex);
   // Registered as an activation, because drop() frees an activation's disk place; a parameter's place would stay reserved.
-  const ChunkId chunk = impl_->residency.add(round_up(bytes, kPageBytes), Kind::activation, End::low);
+  const ChunkId chunk = impl_->residency.add(round_up(bytes, kPageBytes), ChunkKind::activation, memory::End::low);
   impl_->holders.emplace_back();
-  if (impl_->tiers.store()) impl_->tiers.store()->describe({chunk, Kind::activation, "", round_up(bytes, kPageBytes), {}, ""});
+  if (impl_->tiers.store())
+    impl_->tiers.store()->describe({chunk, ChunkKind::activation, "", round_up(bytes, kPageBytes), {}, ""});
   return chunk;
 }
 
@@ -311,7 +313,7 @@ void ChunkManager::flush() {
   impl_->tiers.lanes().wait(written);
 }
 
-Traffic ChunkManager::traffic() const { return impl_->tiers.mover().moved(); }
+memory::Traffic ChunkManager::traffic() const { return impl_->tiers.mover().moved(); }
 
 PerTier<std::uint64_t> ChunkManager::peak_bytes() const {
   const std::lock_guard lock(impl_->mutex);

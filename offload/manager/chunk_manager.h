@@ -71,7 +71,7 @@ class ChunkManager {
   Lease acquire(std::span<const Use> uses, Tier tier);
   void drop(ChunkId chunk);
   void flush();  // returns when all content is valid on disk (needs a disk tier)
-  [[nodiscard]] Traffic traffic() const;
+  [[nodiscard]] memory::Traffic traffic() const;
   [[nodiscard]] PerTier<std::uint64_t> peak_bytes() const;
 
  private:

@@ -13,7 +13,7 @@
 
 #include <terrace/offload/move/lanes.h>
 
-namespace terrace {
+namespace terrace::offload {
 
 class ClockWatch {
  public:
@@ -59,4 +59,4 @@ class ClockWatch {
   const std::function<void()> then_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::offload

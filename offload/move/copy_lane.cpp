@@ -6,7 +6,7 @@
 #include <terrace/core/device/stream_range.h>
 #include <terrace/offload/move/clock_watch.h>
 
-namespace terrace {
+namespace terrace::offload {
 
 struct CopyLane::Flight {
   Move move;
@@ -31,7 +31,7 @@ void CopyLane::issue(const Move& move) {
   parts_.lanes->stream_wait(*stream_, lane_, move.after);
   stream_->then([flight](const std::exception_ptr&) { flight->times.started_ns = now_ns(); });
   {
-    const StreamRange range(*stream_, [&] { return move_name(parts_.store, move); });
+    const device::StreamRange range(*stream_, [&] { return move_name(parts_.store, move); });
     stream_->copy(to, from, move.bytes);
   }
   // The lane fails with the stream's own error, or with that of the lane that it waited for.
@@ -44,4 +44,4 @@ void CopyLane::issue(const Move& move) {
   });
 }
 
-}  // namespace terrace
+}  // namespace terrace::offload

@@ -8,7 +8,7 @@
 
 #include <terrace/offload/move/move_log.h>
 
-namespace terrace {
+namespace terrace::offload {
 
 class CopyLane {
  public:
@@ -24,4 +24,4 @@ class CopyLane {
   std::unique_ptr<Stream> stream_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::offload

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
-namespace terrace {
+namespace terrace::offload {
 namespace {
 
 // Enough to keep a queue of the usual depth (32) full while the first requests of the next move wait; more would only let one
@@ -258,4 +258,4 @@ bool DiskLanes::settle(DiskLane& lane) {
   return unsettled;
 }
 
-}  // namespace terrace
+}  // namespace terrace::offload

@@ -22,7 +22,7 @@
 #include <terrace/offload/move/clock_watch.h>
 #include <terrace/offload/move/move_log.h>
 
-namespace terrace {
+namespace terrace::offload {
 
 class DiskLanes {
  public:
@@ -94,4 +94,4 @@ class DiskLanes {
   std::thread thread_;               // last: it uses all of the above
 };
 
-}  // namespace terrace
+}  // namespace terrace::offload

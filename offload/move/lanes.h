@@ -13,7 +13,7 @@
 #include <terrace/core/device/event.h>
 #include <terrace/memory/tier.h>
 
-namespace terrace {
+namespace terrace::offload {
 
 class Lanes {
  public:
@@ -63,4 +63,4 @@ class Lanes {
   std::array<std::shared_ptr<Timeline>, kLanes> timelines_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::offload

@@ -9,7 +9,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/units.h>
 
-namespace terrace {
+namespace terrace::offload {
 namespace {
 
 std::string advice(const ChunkStore& store, bool writing, std::uint64_t offset, int error_number) {
@@ -60,4 +60,4 @@ std::string move_name(const ChunkStore* store, const Move& move) {
   return label.empty() ? fmt::format("chunk {}", index(move.chunk)) : fmt::format("chunk {} ({})", index(move.chunk), label);
 }
 
-}  // namespace terrace
+}  // namespace terrace::offload

@@ -12,7 +12,7 @@
 #include <terrace/offload/io/io_engine.h>
 #include <terrace/offload/store/chunk_store.h>
 
-namespace terrace {
+namespace terrace::offload {
 
 // `offset` is the offset in the store of the generation that was read or written.
 std::exception_ptr move_error(const ChunkStore& store, const Move& move, std::uint64_t offset, int error_number);
@@ -24,4 +24,4 @@ std::exception_ptr stuck_error(const ChunkStore& store, const Move& move, std::u
 // "chunk 7 (parameter of layers.3, elements 0..4194303)"; also the name of its trace span.
 std::string move_name(const ChunkStore* store, const Move& move);
 
-}  // namespace terrace
+}  // namespace terrace::offload

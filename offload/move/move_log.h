@@ -10,7 +10,7 @@
 #include <terrace/offload/move/move_error.h>
 #include <terrace/offload/move/mover.h>
 
-namespace terrace {
+namespace terrace::offload {
 
 class MoveLog {
  public:
@@ -36,7 +36,7 @@ class MoveLog {
     return true;
   }
 
-  [[nodiscard]] Traffic moved() const {
+  [[nodiscard]] memory::Traffic moved() const {
     const std::lock_guard lock(mutex_);
     return moved_;
   }
@@ -47,8 +47,8 @@ class MoveLog {
   const ChunkStore* const store_;
   Trace* const trace_;
   mutable std::mutex mutex_;
-  Traffic moved_;
+  memory::Traffic moved_;
   std::array<std::vector<Mover::Flight>, kLanes> flights_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::offload

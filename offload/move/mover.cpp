@@ -7,7 +7,7 @@
 #include <terrace/offload/move/copy_lane.h>
 #include <terrace/offload/move/disk_lanes.h>
 
-namespace terrace {
+namespace terrace::offload {
 
 struct Mover::Impl {
   explicit Impl(const Parts& of)
@@ -63,7 +63,7 @@ void Mover::drain() {
 
 Event Mover::written() const { return impl_->parts.lanes->event(Lane::write, impl_->issued[index(Lane::write)]); }
 
-Traffic Mover::moved() const { return impl_->log.moved(); }
+memory::Traffic Mover::moved() const { return impl_->log.moved(); }
 bool Mover::find(Lane lane, std::uint64_t sequence, Flight& flight) const { return impl_->log.find(lane, sequence, flight); }
 
-}  // namespace terrace
+}  // namespace terrace::offload

@@ -23,7 +23,7 @@
 #include <terrace/offload/move/lanes.h>
 #include <terrace/offload/store/chunk_store.h>
 
-namespace terrace {
+namespace terrace::offload {
 
 class Mover {
  public:
@@ -38,7 +38,7 @@ class Mover {
     std::uint64_t request_bytes = 4ULL << 20;  // a read or write is cut into requests of this size
     // A read or write that takes longer fails its lane with an error that names it (0: no limit). The kernel may still carry it
     // out: `held` shares ownership of store, engine and host memory until it has ended.
-    std::chrono::nanoseconds deadline = kIoDeadline;
+    std::chrono::nanoseconds deadline = io::kIoDeadline;
     std::shared_ptr<void> held = {};
   };
   explicit Mover(const Parts& parts);
@@ -47,9 +47,9 @@ class Mover {
   Mover& operator=(const Mover&) = delete;
 
   void issue(const Move& move);
-  void drain();                         // until everything issued has ended; throws the first error
-  [[nodiscard]] Event written() const;  // when all writes to the disk issued so far have ended
-  [[nodiscard]] Traffic moved() const;  // counted at completion
+  void drain();                                 // until everything issued has ended; throws the first error
+  [[nodiscard]] Event written() const;          // when all writes to the disk issued so far have ended
+  [[nodiscard]] memory::Traffic moved() const;  // counted at completion
 
   // When a lane's operation ended and which lane delayed it, for stall accounting. The last few thousand flights of each lane
   // are kept.
@@ -65,4 +65,4 @@ class Mover {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::offload

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace terrace {
+namespace terrace::offload {
 
 TierStack::TierStack(Device& device, std::uint64_t device_bytes, std::uint64_t host_bytes) : device_(device) {
   disk_->host_memory = device.host_memory();
@@ -31,4 +31,4 @@ void TierStack::start(std::unique_ptr<ChunkStore> store, const Start& how) {
                               .held = disk_});
 }
 
-}  // namespace terrace
+}  // namespace terrace::offload

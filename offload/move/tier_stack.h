@@ -21,7 +21,7 @@
 #include <terrace/offload/move/mover.h>
 #include <terrace/offload/store/chunk_store.h>
 
-namespace terrace {
+namespace terrace::offload {
 
 class TierStack {
  public:
@@ -30,7 +30,7 @@ class TierStack {
 
   struct Start {
     Trace* trace = nullptr;  // borrowed, may be null
-    std::chrono::nanoseconds deadline = kIoDeadline;
+    std::chrono::nanoseconds deadline = io::kIoDeadline;
     IoChoice io = {};
     std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
   };
@@ -59,4 +59,4 @@ class TierStack {
   std::optional<Mover> mover_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::offload

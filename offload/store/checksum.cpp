@@ -4,7 +4,7 @@
 namespace terrace {
 
 std::uint64_t checksum_of(std::span<const std::byte> bytes) {
-  static const ChecksumKernel fastest = checksum_kernels().back();
+  static const store::ChecksumKernel fastest = store::checksum_kernels().back();
   return fastest(bytes.data(), bytes.size());
 }
 

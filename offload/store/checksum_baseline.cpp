@@ -4,8 +4,8 @@
 
 #include <terrace/offload/store/checksum_kernels.h>
 
-namespace terrace {
+namespace terrace::store {
 
 std::uint64_t checksum_baseline(const std::byte* data, std::size_t bytes) { return XXH3_64bits(data, bytes); }
 
-}  // namespace terrace
+}  // namespace terrace::store

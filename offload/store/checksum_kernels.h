@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace terrace {
+namespace terrace::store {
 
 using ChecksumKernel = std::uint64_t (*)(const std::byte* data, std::size_t bytes);
 std::uint64_t checksum_baseline(const std::byte* data, std::size_t bytes);
@@ -16,4 +16,4 @@ std::uint64_t checksum_avx512(const std::byte* data, std::size_t bytes);
 
 std::vector<ChecksumKernel> checksum_kernels();  // those that this processor can run, the fastest one last
 
-}  // namespace terrace
+}  // namespace terrace::store

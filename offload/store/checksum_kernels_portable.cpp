@@ -1,7 +1,7 @@
 #include <terrace/offload/store/checksum_kernels.h>
 
-namespace terrace {
+namespace terrace::store {
 
 std::vector<ChecksumKernel> checksum_kernels() { return {checksum_baseline}; }
 
-}  // namespace terrace
+}  // namespace terrace::store

@@ -1,6 +1,6 @@
 #include <terrace/offload/store/checksum_kernels.h>
 
-namespace terrace {
+namespace terrace::store {
 
 std::vector<ChecksumKernel> checksum_kernels() {
   __builtin_cpu_init();
@@ -10,4 +10,4 @@ std::vector<ChecksumKernel> checksum_kernels() {
   return kernels;
 }
 
-}  // namespace terrace
+}  // namespace terrace::store

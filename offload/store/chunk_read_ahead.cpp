@@ -10,7 +10,7 @@
 #include <terrace/core/base/units.h>
 #include <terrace/offload/io/io_thread.h>
 
-namespace terrace {
+namespace terrace::store {
 namespace {
 
 // Twice the bytes that keep a drive busy while it is also written; see write_behind.cpp.
@@ -24,7 +24,7 @@ struct ChunkReadAhead::Impl {
   // A chunk that is being read or has been read.
   struct Ahead {
     Chunk chunk;
-    PageBuffer buffer;
+    io::PageBuffer buffer;
     std::vector<IoRequest> requests;
     std::size_t unfinished = 0;  // requests; used only on the engine's thread
     bool failed = false;
@@ -38,11 +38,11 @@ struct ChunkReadAhead::Impl {
   std::map<const ChunkStore*, std::size_t> first_file;  // index of a store's first file in the engine's list of files
   std::size_t next = 0;                                 // index into `order` of the next chunk to read
   std::uint64_t ahead_bytes = 0;
-  std::vector<PageBuffer> unused;
+  std::vector<io::PageBuffer> unused;
   std::mutex mutex;
   std::condition_variable one_ended;
   std::list<Ahead> ahead;
-  IoThread io;  // last: it uses all of the above
+  io::IoThread io;  // last: it uses all of the above
 
   std::vector<int> files_of(const std::vector<Chunk>& chunks) {
     std::vector<int> files;
@@ -104,7 +104,7 @@ ChunkReadAhead::ChunkReadAhead(std::vector<Chunk> in_order, const IoChoice& choi
 }
 ChunkReadAhead::~ChunkReadAhead() = default;
 
-bool ChunkReadAhead::take(const StoredChunk& chunk, PageBuffer& buffer) {
+bool ChunkReadAhead::take(const StoredChunk& chunk, io::PageBuffer& buffer) {
   auto& impl = *impl_;
   const auto at = std::ranges::find(impl.ahead, &chunk, [](const Impl::Ahead& here) { return here.chunk.stored; });
   if (at == impl.ahead.end()) return false;
@@ -121,4 +121,4 @@ bool ChunkReadAhead::take(const StoredChunk& chunk, PageBuffer& buffer) {
   return whole;
 }
 
-}  // namespace terrace
+}  // namespace terrace::store

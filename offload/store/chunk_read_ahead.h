@@ -17,7 +17,7 @@
 #include <terrace/offload/io/page_buffer.h>
 #include <terrace/offload/store/chunk_store.h>
 
-namespace terrace {
+namespace terrace::store {
 
 class ChunkReadAhead {
  public:
@@ -31,11 +31,11 @@ class ChunkReadAhead {
   ChunkReadAhead& operator=(const ChunkReadAhead&) = delete;
 
   // True if `buffer` now holds the chunk's bytes; the buffer's old memory then serves a later chunk.
-  [[nodiscard]] bool take(const StoredChunk& chunk, PageBuffer& buffer);
+  [[nodiscard]] bool take(const StoredChunk& chunk, io::PageBuffer& buffer);
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::store

@@ -24,7 +24,7 @@ bool means_the_same(const ChunkDescription& a, const ChunkDescription& b) {
 
 namespace {
 
-bool is_state(Kind kind) { return kind != Kind::gradient && kind != Kind::activation; }
+bool is_state(ChunkKind kind) { return kind != ChunkKind::gradient && kind != ChunkKind::activation; }
 
 // Offsets of the scratch file begin here, beyond every store.
 constexpr std::uint64_t kScratch = 1ULL << 61;
@@ -45,7 +45,7 @@ bool is_of(const Commit& commit, const std::vector<std::string>& run_ids) {
 class ExtentStore final : public ChunkStore {
  public:
   static std::unique_ptr<ExtentStore> make_fresh(const Options& options) {
-    std::unique_ptr<ExtentStore> store(new ExtentStore(options, ExtentFiles::Mode::fresh));
+    std::unique_ptr<ExtentStore> store(new ExtentStore(options, store::ExtentFiles::Mode::fresh));
     if (const auto other = commit_of_another(options)) refuse_store_of_another(options, *other);
     store->commits_.remove_all();
     store->files_.make_data();
@@ -54,7 +54,7 @@ class ExtentStore final : public ChunkStore {
   }
 
   static std::unique_ptr<ExtentStore> open_existing(const Options& options) {
-    std::unique_ptr<ExtentStore> store(new ExtentStore(options, ExtentFiles::Mode::existing));
+    std::unique_ptr<ExtentStore> store(new ExtentStore(options, store::ExtentFiles::Mode::existing));
     store->load();
     // Without a scratch file opening succeeds; only a later write fails.
     if (options.read_only && options.scratch) store->scratch_ = store->files_.make_nameless();
@@ -177,7 +177,7 @@ class ExtentStore final : public ChunkStore {
     if (committing_) throw std::logic_error("ChunkStore: two commits at once");
     begin_to_write();
     const std::uint64_t number = last_ ? last_->number + 1 : 1;
-    const StoreIndex index = next_index(number);
+    const store::StoreIndex index = next_index(number);
     const Commit next{number, step, payload, options_.run_ids.empty() ? "" : options_.run_ids.front()};
     committing_ = true;
     lock.unlock();  // the run continues during the syncs
@@ -251,7 +251,7 @@ class ExtentStore final : public ChunkStore {
     Version version;
   };
 
-  ExtentStore(const Options& options, ExtentFiles::Mode mode) : options_(options), files_(options, mode) {
+  ExtentStore(const Options& options, store::ExtentFiles::Mode mode) : options_(options), files_(options, mode) {
     if (options_.generations == 0) throw Error("a chunk store needs at least one generation", ErrorKind::refused);
   }
 
@@ -322,8 +322,8 @@ class ExtentStore final : public ChunkStore {
     throw Error(*commit_error_);
   }
 
-  [[nodiscard]] StoreIndex next_index(std::uint64_t number) const {
-    StoreIndex result{number, files_.stripes().stripe_bytes(), files_.stripes().weights(), options_.generations, {}};
+  [[nodiscard]] store::StoreIndex next_index(std::uint64_t number) const {
+    store::StoreIndex result{number, files_.stripes().stripe_bytes(), files_.stripes().weights(), options_.generations, {}};
     for (const auto& [id, entry] : entries_) {
       const auto& version = entry.written ? entry.written : entry.committed;
       if (!version) continue;
@@ -359,7 +359,7 @@ class ExtentStore final : public ChunkStore {
     }
   }
 
-  void adopt(const CommitRecord& record, const StoreIndex& index) {
+  void adopt(const store::CommitRecord& record, const store::StoreIndex& index) {
     if (index.stripe_weights.size() != options_.paths.size()) {
       throw Error(fmt::format("{}: the store was written with {} paths, but {} are given\n  give the same paths",
                               options_.paths.front().string(), index.stripe_weights.size(), options_.paths.size()),
@@ -367,7 +367,7 @@ class ExtentStore final : public ChunkStore {
     }
     options_.generations = std::max(options_.generations, index.generations);
     files_.reserve(options_.read_only ? kUnlimited : options_.capacity_bytes,
-                   Stripes(index.stripe_bytes, index.stripe_weights));
+                   store::Stripes(index.stripe_bytes, index.stripe_weights));
     last_ = record.commit;
     for (const auto& chunk : index.chunks) {
       entries_[chunk.description.chunk] = {chunk.description, Version{chunk.offset, chunk.checksum}, std::nullopt};
@@ -395,9 +395,9 @@ class ExtentStore final : public ChunkStore {
   }
 
   Options options_;
-  ExtentFiles files_;
-  FileHandle scratch_;  // empty: gradients and activations are in the store's files, too
-  CommitFiles commits_{files_};
+  store::ExtentFiles files_;
+  files::FileHandle scratch_;  // empty: gradients and activations are in the store's files, too
+  store::CommitFiles commits_{files_};
   std::string damage_;
   mutable std::mutex mutex_;
   std::map<ChunkId, Entry> entries_;
@@ -416,17 +416,18 @@ std::unique_ptr<ChunkStore> ChunkStore::open(const Options& options) { return Ex
 
 bool ChunkStore::has_commit(const Options& options) {
   if (options.paths.empty()) return false;
-  return CommitFiles::any(options.paths.front() / options.name);
+  return store::CommitFiles::any(options.paths.front() / options.name);
 }
 
 std::optional<Commit> ChunkStore::commit_of_another(const Options& options) {
   if (options.run_ids.empty() || options.temporary || options.paths.empty()) return std::nullopt;
-  auto newest = CommitFiles::newest_record(options.paths.front() / options.name);
+  auto newest = store::CommitFiles::newest_record(options.paths.front() / options.name);
   return newest && !is_of(*newest, options.run_ids) ? newest : std::nullopt;
 }
 
 bool ChunkStore::had_commit(const Options& options) {
-  return has_commit(options) || (!options.paths.empty() && CommitFiles::later_index(options.paths.front() / options.name));
+  return has_commit(options) ||
+         (!options.paths.empty() && store::CommitFiles::later_index(options.paths.front() / options.name));
 }
 
 }  // namespace terrace

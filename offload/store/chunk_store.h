@@ -50,7 +50,7 @@ struct TensorRange {
 };
 struct ChunkDescription {
   ChunkId chunk{};
-  Kind kind = Kind::parameter;
+  ChunkKind kind = ChunkKind::parameter;
   std::string dtype;  // "fp32"
   std::uint64_t bytes = 0;
   std::vector<TensorRange> ranges;  // empty: opaque bytes
@@ -93,9 +93,9 @@ class ChunkStore {
     // With read_only: writes gradients and activations, which belong to no commit, to an unnamed file in the first path.
     bool scratch = false;
     bool temporary = false;  // leaves no data behind, even after a crash; it cannot be committed or opened again
-    std::chrono::nanoseconds deadline = kIoDeadline;  // for every call on its files; 0: none
-    IoChoice io = {};                        // for those that move or read ahead its chunks; the log is that of the store, too
-    std::shared_ptr<FileOps> file_ops = {};  // null: the kernel's; tests inject faults here
+    std::chrono::nanoseconds deadline = io::kIoDeadline;  // for every call on its files; 0: none
+    IoChoice io = {};  // for those that move or read ahead its chunks; the log is that of the store, too
+    std::shared_ptr<io::FileOps> file_ops = {};  // null: the kernel's; tests inject faults here
   };
   // Makes a fresh store: removes a store of that name if no process uses it and its commits are of `run_ids`.
   static std::unique_ptr<ChunkStore> create(const Options& options);

@@ -12,7 +12,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/text_file.h>
 
-namespace terrace {
+namespace terrace::store {
 namespace {
 
 constexpr std::uint64_t kSlots[] = {0, 1};
@@ -289,4 +289,4 @@ bool CommitFiles::any(const std::filesystem::path& directory) {
   return std::ranges::any_of(kSlots, [&](auto slot) { return any_copy(directory, record_name(slot)); });
 }
 
-}  // namespace terrace
+}  // namespace terrace::store

@@ -17,7 +17,7 @@
 #include <terrace/offload/store/extent_files.h>
 #include <terrace/offload/store/store_index.h>
 
-namespace terrace {
+namespace terrace::store {
 
 class CommitFiles {
  public:
@@ -79,4 +79,4 @@ class CommitFiles {
   const ExtentFiles& files_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::store

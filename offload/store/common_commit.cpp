@@ -6,7 +6,7 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::store {
 
 std::unique_ptr<ChunkStore> open_at_commit(ChunkStore::Options options, std::uint64_t step) {
   options.not_after_step = step;
@@ -36,4 +36,4 @@ CommonCommit open_at_common_commit(std::span<const ChunkStore::Options> ranks) {
   return common;
 }
 
-}  // namespace terrace
+}  // namespace terrace::store

@@ -11,7 +11,7 @@
 
 #include <terrace/offload/store/chunk_store.h>
 
-namespace terrace {
+namespace terrace::store {
 
 struct CommonCommit {
   std::vector<std::unique_ptr<ChunkStore>> stores;
@@ -25,4 +25,4 @@ std::unique_ptr<ChunkStore> open_at_commit(ChunkStore::Options options, std::uin
 // Reading changes nothing in the stores, so later commits are kept.
 CommonCommit open_at_common_commit(std::span<const ChunkStore::Options> ranks);
 
-}  // namespace terrace
+}  // namespace terrace::store

@@ -10,7 +10,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/offload/io/page_buffer.h>
 
-namespace terrace {
+namespace terrace::store {
 namespace {
 
 Error not_copied(const ChunkStore& to, ChunkId chunk, std::uint64_t offset, std::uint64_t bytes, int error_number) {
@@ -49,7 +49,7 @@ void copy_store(const ChunkStore& from, ChunkStore::Options like, const std::sto
   like.capacity_bytes = 0;
   for (const auto& chunk : chunks) like.capacity_bytes = std::max(like.capacity_bytes, chunk.offset + chunk.description.bytes);
   const auto to = ChunkStore::create(like);
-  PageBuffer buffer;
+  io::PageBuffer buffer;
   for (const auto& chunk : chunks) {
     if (stop.stop_requested()) return;
     const auto& d = chunk.description;
@@ -61,4 +61,4 @@ void copy_store(const ChunkStore& from, ChunkStore::Options like, const std::sto
   to->commit(commit->step, commit->payload);
 }
 
-}  // namespace terrace
+}  // namespace terrace::store

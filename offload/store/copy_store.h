@@ -10,7 +10,7 @@
 
 #include <terrace/offload/store/chunk_store.h>
 
-namespace terrace {
+namespace terrace::store {
 
 // Makes a fresh store with the options `like` (paths, name) and the last commit of `from`, committed when this returns. If a
 // stop is requested, it returns early and the fresh store has no commit.
@@ -19,4 +19,4 @@ void copy_store(const ChunkStore& from, ChunkStore::Options like, const std::sto
 // Writes a chunk whole, for the next commit; `bytes` lie in a PageBuffer.
 void write_chunk(ChunkStore& to, const ChunkDescription& chunk, std::uint64_t place_offset, std::span<const std::byte> bytes);
 
-}  // namespace terrace
+}  // namespace terrace::store

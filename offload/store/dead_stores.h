@@ -9,7 +9,7 @@
 
 #include <filesystem>
 
-namespace terrace {
+namespace terrace::store {
 
 inline constexpr const char* kTemporarySuffix = ".temporary";
 inline constexpr const char* kDataName = "data";
@@ -17,4 +17,4 @@ inline constexpr const char* kLockName = "lock";
 
 void remove_dead_temporaries(const std::filesystem::path& beside);
 
-}  // namespace terrace
+}  // namespace terrace::store

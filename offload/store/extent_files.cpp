@@ -23,7 +23,7 @@
 #include <terrace/offload/store/dead_stores.h>
 #include <terrace/offload/store/path_speed.h>
 
-namespace terrace {
+namespace terrace::store {
 namespace {
 
 constexpr int kSafeFlags = O_CLOEXEC | O_NOFOLLOW;
@@ -57,8 +57,8 @@ const char* advice(int error_number) {
 }
 
 // Opens a file of the store, without following a link; empty, with errno, if the system refuses.
-FileHandle open_file(int directory, const std::filesystem::path& path, int flags) try {
-  return open_regular(path.filename(), flags | kSafeFlags, directory, kStoreFileMode);
+files::FileHandle open_file(int directory, const std::filesystem::path& path, int flags) try {
+  return files::open_regular(path.filename(), flags | kSafeFlags, directory, io::kStoreFileMode);
 } catch (const Error& error) {
   fail_as_lost(path, error.what());
 }
@@ -75,13 +75,13 @@ void move_all(const std::filesystem::path& path, const char* operation, std::uin
   }
 }
 
-std::shared_ptr<FileOps> file_ops_of(const ChunkStore::Options& options) {
-  auto ops = options.file_ops ? options.file_ops : make_file_ops();
-  return options.deadline.count() > 0 ? with_deadline(std::move(ops), options.deadline) : std::move(ops);
+std::shared_ptr<io::FileOps> file_ops_of(const ChunkStore::Options& options) {
+  auto ops = options.file_ops ? options.file_ops : io::make_file_ops();
+  return options.deadline.count() > 0 ? io::with_deadline(std::move(ops), options.deadline) : std::move(ops);
 }
 
 void warn_when_no_disk(const Log& log, const std::filesystem::path& path) {
-  const auto name = file_system_of(path).name;
+  const auto name = io::file_system_of(path).name;
   const bool overlay = name == "overlay";
   if (!overlay && name != "tmpfs" && name != "ramfs") return;
   log.warn(fmt::format("{} is not on a disk but in {}; give a directory on the disk itself", path.string(),
@@ -124,11 +124,11 @@ bool ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
     std::error_code error;
     std::filesystem::create_directories(path, error);
     if (error) fail(path, "the directory could not be made", error.value());
-    if (::mkdir(place.directory.c_str(), kStoreDirectoryMode) != 0 && errno != EEXIST) {
+    if (::mkdir(place.directory.c_str(), io::kStoreDirectoryMode) != 0 && errno != EEXIST) {
       fail(place.directory, "the directory could not be made", errno);
     }
   }
-  place.directory_handle = FileHandle(::open(place.directory.c_str(), O_RDONLY | O_DIRECTORY | kSafeFlags));
+  place.directory_handle = files::FileHandle(::open(place.directory.c_str(), O_RDONLY | O_DIRECTORY | kSafeFlags));
   if (!place.directory_handle && errno == ENOENT && options_.temporary) return false;
   if (!place.directory_handle && errno == ENOENT) fail_as_lost(place.directory, "the directory is missing");
   if (!place.directory_handle) fail(place.directory, "the directory could not be opened", errno);
@@ -136,7 +136,7 @@ bool ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
   if (::fstat(place.directory_handle.get(), &info) != 0) fail(place.directory, "stat", errno);
   if (options_.read_only) return true;
   if (info.st_uid != ::geteuid()) fail(place.directory, "the directory belongs to another user", EPERM);
-  constexpr mode_t kTooMuch = 0777 & ~kStoreDirectoryMode;  // a stricter mode and the set-group-ID bit stay
+  constexpr mode_t kTooMuch = 0777 & ~io::kStoreDirectoryMode;  // a stricter mode and the set-group-ID bit stay
   if ((info.st_mode & kTooMuch) != 0 && ::fchmod(place.directory_handle.get(), info.st_mode & 07777 & ~kTooMuch) != 0) {
     fail(place.directory, "chmod", errno);
   }
@@ -169,13 +169,13 @@ bool ExtentFiles::lock_directory(Place& place, Mode mode) const {
     const int directory = place.directory_handle.get();
     // A reader shares the lock with other readers. Without a lock file, no process can be writing.
     const int flags = options_.read_only ? O_RDONLY | O_NONBLOCK : O_RDWR | O_CREAT | O_NONBLOCK;
-    place.lock = FileHandle(::openat(directory, kLockName, flags | kSafeFlags, kStoreFileMode));
+    place.lock = files::FileHandle(::openat(directory, kLockName, flags | kSafeFlags, io::kStoreFileMode));
     if (!place.lock && errno == ENOENT && options_.read_only) return true;
     if (!place.lock && errno == ENOENT && options_.temporary) return false;
     if (!place.lock) fail(place.directory / kLockName, "the lock file could not be opened", errno);
-    const auto locked = try_lock(place.lock.get(), options_.read_only ? LOCK_SH : LOCK_EX);
-    if (locked == Locked::impossible) warn_without_locks(options_.io.log, place.directory / kLockName);
-    if (locked == Locked::by_another) {
+    const auto locked = files::try_lock(place.lock.get(), options_.read_only ? LOCK_SH : LOCK_EX);
+    if (locked == files::Locked::impossible) files::warn_without_locks(options_.io.log, place.directory / kLockName);
+    if (locked == files::Locked::by_another) {
       if (options_.temporary && ++attempts < kAttempts) {  // a store that is just ending holds it
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         continue;
@@ -205,17 +205,17 @@ void ExtentFiles::make_data() {
   if (options_.durable && !options_.temporary) sync_new_names();
 }
 
-FileHandle ExtentFiles::make_nameless() const {
-  const FileHandle made(create_nameless(options_.paths.front()));
+files::FileHandle ExtentFiles::make_nameless() const {
+  const files::FileHandle made(files::create_nameless(options_.paths.front()));
   if (!made) return {};
   static_cast<void>(ops_->switch_off_copy_on_write(made.get()));
-  return open_again_direct(made.get());
+  return io::open_again_direct(made.get());
 }
 
 void ExtentFiles::open_data(Place& place, int flags) const {
   const int directory = place.directory_handle.get();
   place.data = open_file(directory, place.directory / kDataName, flags | O_DIRECT);
-  const bool refused = place.data ? !pages_suffice(direct_io_rules(place.data.get())) : errno == EINVAL;
+  const bool refused = place.data ? !io::pages_suffice(io::direct_io_rules(place.data.get())) : errno == EINVAL;
   if (refused) {
     options_.io.log.warn(fmt::format("{} does not allow direct I/O; the page cache will use host memory and cost time",
                                      place.directory.string()));
@@ -234,7 +234,7 @@ void ExtentFiles::open_data(Place& place, int flags) const {
 // Syncs the new folders and the names in them; commits sync the names that are added later.
 void ExtentFiles::sync_new_names() const {
   for (const auto& place : places_)
-    for (const auto& folder : with_folders_above(place.directory))
+    for (const auto& folder : files::with_folders_above(place.directory))
       if (const int result = ops_->sync(folder.get()); result < 0 && result != -EINVAL)  // -EINVAL: cannot be synced
         fail(place.directory, "the new folder could not be synced", -result);
 }
@@ -377,7 +377,7 @@ void ExtentFiles::write_small(std::span<const std::string> names, const std::str
     return static_cast<std::uint64_t>(result);
   };
   for (const auto& name : names) {
-    const FileHandle file(
+    const files::FileHandle file(
         static_cast<int>(check(name, "the file could not be made", ops_->create(directory, temporary(name)))));
     const auto bytes = std::as_bytes(std::span(text));
     for (std::uint64_t at = 0; at < bytes.size();) {
@@ -393,7 +393,7 @@ void ExtentFiles::write_small(std::span<const std::string> names, const std::str
 
 ExtentFiles::Found ExtentFiles::read_small(const std::string& name, std::string& text) const {
   const auto path = small_path(name);
-  const FileHandle file = open_file(places_.front().directory_handle.get(), path, O_RDONLY);
+  const files::FileHandle file = open_file(places_.front().directory_handle.get(), path, O_RDONLY);
   if (!file && errno == ENOENT) return Found::absent;
   if (!file) fail(path, "the file could not be opened", errno);
   struct stat info {};
@@ -421,10 +421,10 @@ void ExtentFiles::sync_folder() const {
 
 std::vector<std::string> ExtentFiles::names() const {
   std::vector<std::string> all;
-  for (const auto& entry : entries_of(places_.front().directory)) all.push_back(entry.path().filename().string());
+  for (const auto& entry : files::entries_of(places_.front().directory)) all.push_back(entry.path().filename().string());
   return all;
 }
 
 std::filesystem::path ExtentFiles::small_path(const std::string& name) const { return places_.front().directory / name; }
 
-}  // namespace terrace
+}  // namespace terrace::store

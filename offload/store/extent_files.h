@@ -16,7 +16,7 @@
 #include <terrace/offload/store/chunk_store.h>
 #include <terrace/offload/store/stripes.h>
 
-namespace terrace {
+namespace terrace::store {
 
 class ExtentFiles {
  public:
@@ -30,7 +30,7 @@ class ExtentFiles {
 
   [[nodiscard]] const Log& log() const { return options_.io.log; }
   // An unnamed file beside the store, for reading and writing; empty if it cannot be made there.
-  [[nodiscard]] FileHandle make_nameless() const;
+  [[nodiscard]] files::FileHandle make_nameless() const;
   // Replaces the data files of an earlier store by empty ones.
   void make_data();
   // Sets capacity and stripes: those of a fresh store come from its options, those of an existing one from its index.
@@ -59,7 +59,7 @@ class ExtentFiles {
  private:
   struct Place {
     std::filesystem::path directory;
-    FileHandle directory_handle, lock, data;
+    files::FileHandle directory_handle, lock, data;
   };
   bool open_directory(Place& place, const std::filesystem::path& path, Mode mode) const;
   bool lock_directory(Place& place, Mode mode) const;  // false: it was removed meanwhile
@@ -69,9 +69,9 @@ class ExtentFiles {
   void reserve_file(const Place& place, std::uint64_t bytes) const;
 
   const ChunkStore::Options options_;
-  const std::shared_ptr<FileOps> ops_;
+  const std::shared_ptr<io::FileOps> ops_;
   Stripes stripes_;
   std::vector<Place> places_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::store

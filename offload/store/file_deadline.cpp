@@ -15,7 +15,7 @@
 #include <terrace/offload/io/file_ops.h>
 #include <terrace/offload/store/extent_files.h>
 
-namespace terrace {
+namespace terrace::io {
 namespace {
 
 class FileOpsWithDeadline final : public FileOps {
@@ -59,11 +59,11 @@ class FileOpsWithDeadline final : public FileOps {
   // Makes the call on a detached thread with its own descriptor: if the owner closed a shared descriptor meanwhile, its number
   // could be reused for another file.
   std::int64_t within(int file, Call call) try {
-    FileHandle own(::fcntl(file, F_DUPFD_CLOEXEC, 0));
+    files::FileHandle own(::fcntl(file, F_DUPFD_CLOEXEC, 0));
     if (!own) return -errno;
     std::packaged_task<std::int64_t()> task([inner = inner_, own = std::move(own), call = std::move(call)]() mutable {
       const auto result = call(*inner, own.get());
-      own = FileHandle();  // closed before the result is reported, so that the caller then finds no open descriptor
+      own = files::FileHandle();  // closed before the result is reported, so that the caller then finds no open descriptor
       return result;
     });
     auto result = task.get_future();
@@ -86,4 +86,4 @@ std::shared_ptr<FileOps> with_deadline(std::shared_ptr<FileOps> inner, std::chro
   return std::make_shared<FileOpsWithDeadline>(std::move(inner), deadline);
 }
 
-}  // namespace terrace
+}  // namespace terrace::io

@@ -10,7 +10,7 @@
 #include <terrace/core/base/trace.h>
 #include <terrace/core/base/units.h>
 
-namespace terrace {
+namespace terrace::store {
 namespace {
 
 constexpr std::uint64_t kProbeBytes = 4 * kMiB;
@@ -46,4 +46,4 @@ std::vector<double> measure_paths(std::span<const int> files, std::uint64_t byte
   return speeds;
 }
 
-}  // namespace terrace
+}  // namespace terrace::store

@@ -7,10 +7,10 @@
 #include <span>
 #include <vector>
 
-namespace terrace {
+namespace terrace::store {
 
 // Bytes per second of each file, half reading and half writing; overwrites the first `bytes` of each. Paths are measured in
 // turn.
 std::vector<double> measure_paths(std::span<const int> files, std::uint64_t bytes);
 
-}  // namespace terrace
+}  // namespace terrace::store

@@ -8,7 +8,7 @@
 #include <terrace/offload/store/commit_files.h>
 #include <terrace/offload/store/store_index.h>
 
-namespace terrace {
+namespace terrace::store {
 
 std::optional<RecordedCommit> recorded_commit(const std::filesystem::path& folder) {
   std::optional<RecordedCommit> newest;
@@ -37,4 +37,4 @@ std::optional<RecordedCommit> recorded_commit(const std::filesystem::path& folde
   return newest;
 }
 
-}  // namespace terrace
+}  // namespace terrace::store

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <optional>
 
-namespace terrace {
+namespace terrace::store {
 
 struct RecordedCommit {
   std::uint64_t number = 0, step = 0;
@@ -19,4 +19,4 @@ struct RecordedCommit {
 // `folder` is the store's, <path>/<name>. Returns nothing if the store has no commit.
 std::optional<RecordedCommit> recorded_commit(const std::filesystem::path& folder);
 
-}  // namespace terrace
+}  // namespace terrace::store

@@ -17,7 +17,7 @@
 #include <terrace/offload/store/dead_stores.h>
 #include <terrace/offload/store/extent_files.h>
 
-namespace terrace {
+namespace terrace::store {
 namespace {
 
 [[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
@@ -44,10 +44,10 @@ bool is_store_file(const std::string& name) {
 }
 
 void remove_store(const std::filesystem::path& folder, const Log& log) {
-  const FileHandle directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  const files::FileHandle directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   if (!directory) fail(folder, "the directory could not be opened");
   std::vector<std::string> names;
-  for (const auto& entry : entries_of(folder)) {
+  for (const auto& entry : files::entries_of(folder)) {
     names.push_back(entry.path().filename().string());
     struct stat info {};
     if (::fstatat(directory.get(), names.back().c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) fail(entry.path(), "stat");
@@ -58,11 +58,11 @@ void remove_store(const std::filesystem::path& folder, const Log& log) {
                       folder.string(), names.back()),
           ErrorKind::corrupt, {.path = folder.string()});
   }
-  const FileHandle lock(::openat(directory.get(), kLockName, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const files::FileHandle lock(::openat(directory.get(), kLockName, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!lock && errno != ENOENT) fail(folder / kLockName, "the lock file could not be opened");
-  const auto locked = lock ? try_lock(lock.get(), LOCK_EX) : Locked::yes;
-  if (locked == Locked::impossible) warn_without_locks(log, folder / kLockName);
-  if (locked == Locked::by_another)
+  const auto locked = lock ? files::try_lock(lock.get(), LOCK_EX) : files::Locked::yes;
+  if (locked == files::Locked::impossible) files::warn_without_locks(log, folder / kLockName);
+  if (locked == files::Locked::by_another)
     throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it", folder.string()), ErrorKind::failed,
                 {.code = code_of_errno(EWOULDBLOCK), .path = folder.string()});
   // `names` is sorted, so records are removed first: data without a record are harmless, a record without its data is not.
@@ -70,7 +70,7 @@ void remove_store(const std::filesystem::path& folder, const Log& log) {
     if (::unlinkat(directory.get(), name.c_str(), 0) != 0 && errno != ENOENT)
       fail(folder / name, "the file could not be removed");
   if (::rmdir(folder.c_str()) != 0) fail(folder, "the directory could not be removed");
-  sync_to_disk(std::filesystem::absolute(folder).parent_path());  // else a power loss brings a part of it back
+  files::sync_to_disk(std::filesystem::absolute(folder).parent_path());  // else a power loss brings a part of it back
 }
 
-}  // namespace terrace
+}  // namespace terrace::store

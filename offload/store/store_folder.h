@@ -10,7 +10,7 @@
 
 #include <terrace/core/base/log.h>
 
-namespace terrace {
+namespace terrace::store {
 
 // data, lock, commit.0, index.12.json, …, their copies, and the temporary files that a killed run leaves.
 bool is_store_file(const std::string& name);
@@ -18,4 +18,4 @@ bool is_store_file(const std::string& name);
 // Removes the files of the store and then its folder, and nothing else.
 void remove_store(const std::filesystem::path& folder, const Log& log = {});
 
-}  // namespace terrace
+}  // namespace terrace::store

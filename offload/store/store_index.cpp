@@ -10,7 +10,7 @@
 #include <terrace/core/base/units.h>
 #include <terrace/offload/store/stripes.h>
 
-namespace terrace {
+namespace terrace::store {
 namespace {
 
 using nlohmann::json;
@@ -83,7 +83,7 @@ StoredChunk chunk_from(const json& j) {
   StoredChunk chunk;
   auto& d = chunk.description;
   d.chunk = ChunkId{static_cast<std::uint32_t>(number_in(j.at("chunk"), 0, ~std::uint32_t{0}))};
-  d.kind = static_cast<Kind>(number_in(j.at("kind"), 0, kKinds - 1));
+  d.kind = static_cast<ChunkKind>(number_in(j.at("kind"), 0, kChunkKinds - 1));
   d.dtype = j.at("dtype").get<std::string>();
   d.bytes = bytes_in(j.at("bytes"), kPageBytes);
   d.label = j.at("label").get<std::string>();
@@ -193,4 +193,4 @@ std::optional<std::uint64_t> other_version_of_record(const std::string& text) {
   return body ? other_version(*body) : std::nullopt;
 }
 
-}  // namespace terrace
+}  // namespace terrace::store

@@ -10,7 +10,7 @@
 
 #include <terrace/offload/store/chunk_store.h>
 
-namespace terrace {
+namespace terrace::store {
 
 // The version of both texts. An index with a range of several rows has the second version, which older programs refuse.
 inline constexpr std::uint64_t kStoreVersion = 1, kStoreVersionOfRows = 2;
@@ -38,4 +38,4 @@ std::string with_checksum(const std::string& body);  // puts the checksum line o
 
 std::uint64_t checksum_of_text(const std::string& text);
 
-}  // namespace terrace
+}  // namespace terrace::store

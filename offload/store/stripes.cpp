@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-namespace terrace {
+namespace terrace::store {
 
 // The next stripe always goes to the file that is farthest below its share, so that a file's stripes lie far apart: a chunk of
 // a few stripes uses all files at once.
@@ -64,4 +64,4 @@ std::vector<std::uint32_t> Stripes::weights_of(std::span<const double> bytes_per
   return weights;
 }
 
-}  // namespace terrace
+}  // namespace terrace::store

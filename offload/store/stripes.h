@@ -9,7 +9,7 @@
 
 #include <terrace/offload/store/chunk_store.h>
 
-namespace terrace {
+namespace terrace::store {
 
 class Stripes {
  public:
@@ -32,4 +32,4 @@ class Stripes {
   std::vector<Slot> cycle_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::store

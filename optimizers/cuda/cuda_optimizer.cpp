@@ -5,7 +5,7 @@
 
 #include <terrace/core/cuda/stream.h>
 
-namespace terrace {
+namespace terrace::rules {
 namespace {
 
 class CudaOptimizer final : public Optimizer {
@@ -17,7 +17,7 @@ class CudaOptimizer final : public Optimizer {
         enqueue_layer_(std::move(enqueue_layer)) {}
 
   [[nodiscard]] std::string name() const override { return host_->name(); }
-  [[nodiscard]] std::vector<Kind> states() const override { return host_->states(); }
+  [[nodiscard]] std::vector<ChunkKind> states() const override { return host_->states(); }
   [[nodiscard]] std::optional<LayerUnit> layer_unit() const override { return host_->layer_unit(); }
   void enqueue_layer(Stream& stream, const UpdateStep& step, const LayerUpdate& layer) const override {
     if (stream.device().computes_on_host()) return host_->enqueue_layer(stream, step, layer);
@@ -28,8 +28,8 @@ class CudaOptimizer final : public Optimizer {
   }
   void enqueue(Stream& stream, const UpdateStep& step, const ChunkUpdate& chunk) const override {
     if (stream.device().computes_on_host()) return host_->enqueue(stream, step, chunk);
-    cuda_stream(stream).launch([this, step, own = chunk,
-                                parts = std::vector(chunk.parts.begin(), chunk.parts.end())](CudaStreamHandle handle) mutable {
+    cuda::cuda_stream(stream).launch([this, step, own = chunk, parts = std::vector(chunk.parts.begin(), chunk.parts.end())](
+                                         cuda::CudaStreamHandle handle) mutable {
       own.parts = parts;
       launch_(handle, host_->name(), settings_, step, own);
     });
@@ -49,4 +49,4 @@ std::unique_ptr<Optimizer> make_cuda_optimizer(std::string_view name, const Opti
   return std::make_unique<CudaOptimizer>(name, settings, std::move(launch), std::move(enqueue_layer));
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

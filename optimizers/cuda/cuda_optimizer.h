@@ -12,15 +12,15 @@
 #include <terrace/core/cuda/runtime.h>
 #include <terrace/optimizers/optimizer.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 // launch_update() of cuda/update.h; tests pass another function.
-using LaunchUpdate = std::function<void(CudaStreamHandle stream, std::string_view optimizer, const OptimizerSettings& settings,
-                                        const UpdateStep& step, const ChunkUpdate& chunk)>;
+using LaunchUpdate = std::function<void(cuda::CudaStreamHandle stream, std::string_view optimizer,
+                                        const OptimizerSettings& settings, const UpdateStep& step, const ChunkUpdate& chunk)>;
 // enqueue_layer_update() of the same file, called on the rank's thread.
 using EnqueueLayer = std::function<void(Stream& stream, std::string_view optimizer, const OptimizerSettings& settings,
                                         const UpdateStep& step, const LayerUpdate& layer)>;
 std::unique_ptr<Optimizer> make_cuda_optimizer(std::string_view name, const OptimizerSettings& settings, LaunchUpdate launch,
                                                EnqueueLayer enqueue_layer = {});
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -101,7 +101,7 @@ inline constexpr int kMaxSourceChunks = 96;
 template <class A>
 struct WeightSource {
   std::int64_t first_chunk = 0, elements = 0;
-  Format parameter_format = {}, master_format = {};
+  rules::Format parameter_format = {}, master_format = {};
   std::byte *parameter[kMaxSourceChunks] = {}, *master[kMaxSourceChunks] = {};
   TERRACE_KERNEL double operator()(std::int64_t chunk, std::int64_t at) const {
     const auto c = chunk - first_chunk;
@@ -176,7 +176,7 @@ struct MoveMoments {  // moments of rows, then of columns
   std::int64_t rows, columns;
   double towards;
   TERRACE_KERNEL void operator()(std::int64_t i) const {
-    moment[i] = AdafactorLayer::moved(moment[i], sums[i] / static_cast<double>(i < rows ? columns : rows), towards);
+    moment[i] = rules::AdafactorLayer::moved(moment[i], sums[i] / static_cast<double>(i < rows ? columns : rows), towards);
   }
 };
 struct KeepMean {
@@ -191,7 +191,8 @@ struct MomentFactors {
   const double* mean;  // of the rows' moments
   std::int64_t rows;
   TERRACE_KERNEL void operator()(std::int64_t i) const {
-    factors[i] = i < rows ? AdafactorLayer::row_factor(moment[i], *mean) : AdafactorLayer::column_factor(moment[i]);
+    factors[i] =
+        i < rows ? rules::AdafactorLayer::row_factor(moment[i], *mean) : rules::AdafactorLayer::column_factor(moment[i]);
   }
 };
 template <class A>
@@ -207,7 +208,9 @@ template <class A>
 struct DivideVector {
   A *vector, *moment;
   double towards;
-  TERRACE_KERNEL void operator()(std::int64_t i) const { vector[i] = AdafactorLayer::divided(vector[i], moment[i], towards); }
+  TERRACE_KERNEL void operator()(std::int64_t i) const {
+    vector[i] = rules::AdafactorLayer::divided(vector[i], moment[i], towards);
+  }
 };
 
 template <class A>
@@ -221,7 +224,7 @@ struct CombineNumbers {
   A* to;
   const A* with;
   A a, b;
-  TERRACE_KERNEL void operator()(std::int64_t i) const { to[i] = MuonLayer::combined(to[i], with[i], a, b); }
+  TERRACE_KERNEL void operator()(std::int64_t i) const { to[i] = rules::MuonLayer::combined(to[i], with[i], a, b); }
 };
 
 // --- Operations on a tensor's sum; the result replaces the first block's sum ---
@@ -235,37 +238,37 @@ struct LambRate {
   double learning_rate;
   bool plain;
   TERRACE_KERNEL void operator()(double directions) const {
-    *weights_then_rate = learning_rate * LambLayer::trust(plain, *weights_then_rate, directions);
+    *weights_then_rate = learning_rate * rules::LambLayer::trust(plain, *weights_then_rate, directions);
   }
 };
 struct AdafactorRate {
   double* weights_then_rate;
   double learning_rate, elements;
   TERRACE_KERNEL void operator()(double directions) const {
-    *weights_then_rate = AdafactorLayer::rate(learning_rate, *weights_then_rate, directions, elements);
+    *weights_then_rate = rules::AdafactorLayer::rate(learning_rate, *weights_then_rate, directions, elements);
   }
 };
 struct InverseNorm {
   double* out;
-  TERRACE_KERNEL void operator()(double squares) const { *out = MuonLayer::inverse_norm(squares); }
+  TERRACE_KERNEL void operator()(double squares) const { *out = rules::MuonLayer::inverse_norm(squares); }
 };
 
 // --- Rules of UpdateTile ---
 
 struct LambDirects {
   static constexpr bool kDirects = true;
-  static constexpr std::array kStates{Kind::first_moment, Kind::second_moment};
+  static constexpr std::array kStates{ChunkKind::first_moment, ChunkKind::second_moment};
   template <class A>
-  using Factors = LambLayer::Factors<A>;
+  using Factors = rules::LambLayer::Factors<A>;
   template <class A>
   TERRACE_KERNEL static A direction(const Factors<A>& f, std::int64_t, A weight, A gradient, A& m, A& v) {
-    return LambLayer::direction(f, weight, gradient, m, v);
+    return rules::LambLayer::direction(f, weight, gradient, m, v);
   }
 };
 
 struct AdafactorDirects {
   static constexpr bool kDirects = true;
-  static constexpr std::array<Kind, 0> kStates{};
+  static constexpr std::array<ChunkKind, 0> kStates{};
   template <class A>
   struct Factors {
     A gradient_scale;
@@ -278,22 +281,22 @@ struct AdafactorDirects {
 
 struct MuonDirects {
   static constexpr bool kDirects = true;
-  static constexpr std::array kStates{Kind::first_moment};
+  static constexpr std::array kStates{ChunkKind::first_moment};
   template <class A>
   struct Factors {
-    MuonLayer::MomentumFactors<A> of_matrix;
-    MuonLayer::AdamFactors<A> of_rest;
+    rules::MuonLayer::MomentumFactors<A> of_matrix;
+    rules::MuonLayer::AdamFactors<A> of_rest;
     A* second;  // second moments of the part's elements; null: the part is of a matrix
   };
   template <class A>
   TERRACE_KERNEL static A direction(const Factors<A>& f, std::int64_t element, A, A gradient, A& m, A&) {
-    return f.second ? MuonLayer::direction(f.of_rest, gradient, m, f.second[element])
-                    : MuonLayer::direction(f.of_matrix, gradient, m);
+    return f.second ? rules::MuonLayer::direction(f.of_rest, gradient, m, f.second[element])
+                    : rules::MuonLayer::direction(f.of_matrix, gradient, m);
   }
 };
 
 struct Descends {
-  static constexpr std::array<Kind, 0> kStates{};
+  static constexpr std::array<ChunkKind, 0> kStates{};
   template <class A>
   struct Factors {
     const double* rate_at;  // null: use `rate`
@@ -302,7 +305,7 @@ struct Descends {
   template <class A>
   TERRACE_KERNEL static void element(const Factors<A>& f, A& weight, A direction, A&, A&) {
     const A rate = f.rate_at ? static_cast<A>(*f.rate_at) : f.rate;
-    descend_by<A>(rate, f.decay, weight, direction);
+    rules::descend_by<A>(rate, f.decay, weight, direction);
   }
 };
 

@@ -26,10 +26,10 @@ class LayerOnGpu {
              const UpdateStep& step)
       : kernels_(kernels), stream_(stream), maps_(maps), s_(settings), step_(step) {}
 
-  void enqueue(const LayerHalves<LambLayer, A>& h) const {
+  void enqueue(const rules::LayerHalves<rules::LambLayer, A>& h) const {
     if (h.prepare) {
       direct<LambDirects>(*h.prepare,
-                          [&](const UpdateTensor& t, const UpdatePart&) { return LambLayer::factors<A>(s_, step_, t); });
+                          [&](const UpdateTensor& t, const UpdatePart&) { return rules::LambLayer::factors<A>(s_, step_, t); });
       sum_weights(*h.prepare, h.scratch.weights);
       const auto stride = h.prepare->chunk_elements();
       for (std::size_t t = 0; t < h.prepare->tensors().size(); ++t)
@@ -40,17 +40,17 @@ class LayerOnGpu {
     for (std::size_t i = 0; i < h.finish->tensors().size(); ++i) {
       const auto& t = h.finish->tensors()[i];
       double* const rate = &h.scratch.weights[block(*h.finish, i)];
-      fold(rate, blocks_of(t), KeepSum{rate});
-      fold(&h.scratch.directions[block(*h.finish, i)], blocks_of(t),
+      fold(rate, rules::blocks_of(t), KeepSum{rate});
+      fold(&h.scratch.directions[block(*h.finish, i)], rules::blocks_of(t),
            LambRate{rate, step_.learning_rate * t.rate, t.decay == 0});
     }
     descend(*h.finish, [&](std::size_t t) { return Descends::Factors<A>{&h.scratch.weights[block(*h.finish, t)], 0, 1}; });
   }
 
-  void enqueue(const LayerHalves<AdafactorLayer, A>& h) const {
+  void enqueue(const rules::LayerHalves<rules::AdafactorLayer, A>& h) const {
     if (h.prepare) {
       direct<AdafactorDirects>(*h.prepare, [&](const UpdateTensor& t, const UpdatePart&) {
-        return AdafactorDirects::Factors<A>{AdafactorLayer::gradient_scale<A>(step_, t)};
+        return AdafactorDirects::Factors<A>{rules::AdafactorLayer::gradient_scale<A>(step_, t)};
       });
       sum_weights(*h.prepare, h.scratch.weights);
     }
@@ -60,16 +60,16 @@ class LayerOnGpu {
     A* moment = h.scratch.packed.data();
     for (std::size_t i = 0; i < work.tensors().size(); ++i) {
       const auto& t = work.tensors()[i];
-      const double towards = AdafactorLayer::towards(step_);
+      const double towards = rules::AdafactorLayer::towards(step_);
       if (t.is_matrix())
         divide_matrix(t, work.directions(i), moment, towards, h.scratch);
       else
         each(t.elements(), DivideVector<A>{work.directions(i), moment, towards});
-      moment += AdafactorLayer::numbers_of(t);
+      moment += rules::AdafactorLayer::numbers_of(t);
       double* const rate = &h.scratch.weights[block(work, i)];
       sum_all_of_tensor(work, i, h.scratch.directions.data());
-      fold(rate, blocks_of(t), KeepSum{rate});
-      fold(h.scratch.directions.data(), blocks_of(t),
+      fold(rate, rules::blocks_of(t), KeepSum{rate});
+      fold(h.scratch.directions.data(), rules::blocks_of(t),
            AdafactorRate{rate, step_.learning_rate * t.rate, static_cast<double>(t.elements())});
     }
     store_packed(work, h.scratch.packed);
@@ -80,14 +80,14 @@ class LayerOnGpu {
     });
   }
 
-  void enqueue(const LayerHalves<MuonLayer, A>& h) const {
+  void enqueue(const rules::LayerHalves<rules::MuonLayer, A>& h) const {
     if (h.prepare) {
       load_packed(*h.prepare, h.scratch.packed);
       A* second = h.scratch.packed.data();
       direct<MuonDirects>(*h.prepare, [&](const UpdateTensor& t, const UpdatePart& part) {
-        const bool matrix = MuonLayer::is_orthogonalised(t);
-        const MuonDirects::Factors<A> factors{MuonLayer::momentum_factors<A>(s_, step_, t),
-                                              MuonLayer::adam_factors<A>(s_, step_, t), matrix ? nullptr : second};
+        const bool matrix = rules::MuonLayer::is_orthogonalised(t);
+        const MuonDirects::Factors<A> factors{rules::MuonLayer::momentum_factors<A>(s_, step_, t),
+                                              rules::MuonLayer::adam_factors<A>(s_, step_, t), matrix ? nullptr : second};
         if (!matrix) second += part.count;
         return factors;
       });
@@ -95,15 +95,15 @@ class LayerOnGpu {
     }
     if (!h.finish) return;
     for (std::size_t i = 0; i < h.finish->tensors().size(); ++i)
-      if (MuonLayer::is_orthogonalised(h.finish->tensors()[i])) orthogonalise(*h.finish, i, h.scratch);
+      if (rules::MuonLayer::is_orthogonalised(h.finish->tensors()[i])) orthogonalise(*h.finish, i, h.scratch);
     descend(*h.finish, [&](std::size_t i) {
-      const auto d = MuonLayer::descent<A>(s_, step_, h.finish->tensors()[i]);
+      const auto d = rules::MuonLayer::descent<A>(s_, step_, h.finish->tensors()[i]);
       return Descends::Factors<A>{nullptr, static_cast<A>(d.rate), static_cast<A>(d.decay)};
     });
   }
 
  private:
-  using Work = LayerWork<A>;
+  using Work = rules::LayerWork<A>;
 
   static std::size_t block(const Work& work, std::size_t tensor) { return static_cast<std::size_t>(work.first_block(tensor)); }
 
@@ -159,20 +159,20 @@ class LayerOnGpu {
   template <class Source>
   void sum_tensor(const Work& work, std::size_t tensor, double* out, const Source& source) const {
     const auto& t = work.tensors()[tensor];
-    if (t.elements() != 0) sum_blocks(work, t, 0, blocks_of(t), out, source, work.share());
+    if (t.elements() != 0) sum_blocks(work, t, 0, rules::blocks_of(t), out, source, work.share());
   }
   // Requires the directions of all ranks.
   void sum_all_of_tensor(const Work& work, std::size_t tensor, double* out) const {
     const auto& t = work.tensors()[tensor];
     const DirectionSource<A> source{work.directions(tensor) - t.first, work.chunk_elements()};
-    if (t.elements() != 0) sum_blocks(work, t, 0, blocks_of(t), out, source, {});
+    if (t.elements() != 0) sum_blocks(work, t, 0, rules::blocks_of(t), out, source, {});
   }
   // One launch handles at most kMaxSourceChunks chunks, so the work is split into launches between blocks.
   void sum_weights(const Work& work, std::span<double> out) const {
     const auto& share = work.share();
     for (std::size_t i = 0; i < work.tensors().size(); ++i) {
       const auto& t = work.tensors()[i];
-      const auto all = t.elements() == 0 ? 0 : blocks_of(t);
+      const auto all = t.elements() == 0 ? 0 : rules::blocks_of(t);
       const auto run_block = t.first / kSumBlock;
       for (std::int64_t b = 0; b < all;) {
         // This rank's chunk in the group of chunks, one of each rank, that has the block's begin; and how many blocks end
@@ -216,7 +216,8 @@ class LayerOnGpu {
     }
   }
 
-  void divide_matrix(const UpdateTensor& t, A* g, A* moment, double towards, const AdafactorLayer::Scratch<A>& scratch) const {
+  void divide_matrix(const UpdateTensor& t, A* g, A* moment, double towards,
+                     const rules::AdafactorLayer::Scratch<A>& scratch) const {
     double* const sums = scratch.sums.data();
     A* const factors = scratch.factors.data();
     const auto both = t.rows + t.columns;
@@ -232,17 +233,17 @@ class LayerOnGpu {
 
   // Newton-Schulz iterations in place, as on the host. The blocks of squares, and the inverse norm made of them, use the memory
   // of the first product.
-  void orthogonalise(const Work& work, std::size_t tensor, const MuonLayer::Scratch<A>& scratch) const {
+  void orthogonalise(const Work& work, std::size_t tensor, const rules::MuonLayer::Scratch<A>& scratch) const {
     const auto& t = work.tensors()[tensor];
     A* const x = work.directions(tensor);
     auto* const squares = reinterpret_cast<double*>(scratch.product.data());
     sum_all_of_tensor(work, tensor, squares);
-    fold(squares, blocks_of(t), InverseNorm{squares});
+    fold(squares, rules::blocks_of(t), InverseNorm{squares});
     each(t.elements(), ScaleNumbers<A>{x, squares});
-    MuonLayer::iterate(stream_.device().math(), stream_, t, x, scratch,
-                       [&](A* y, const A* other, double a, double b, std::int64_t count) {
-                         each(count, CombineNumbers<A>{y, other, static_cast<A>(a), static_cast<A>(b)});
-                       });
+    rules::MuonLayer::iterate(stream_.device().math(), stream_, t, x, scratch,
+                              [&](A* y, const A* other, double a, double b, std::int64_t count) {
+                                each(count, CombineNumbers<A>{y, other, static_cast<A>(a), static_cast<A>(b)});
+                              });
   }
 
   const Kernels& kernels_;
@@ -256,16 +257,19 @@ template <class A, class Kernels>
 void enqueue_layer_update(const Kernels& kernels, Stream& stream, const UpdateMaps& maps, std::string_view optimizer,
                           const OptimizerSettings& settings, const UpdateStep& step, const LayerUpdate& layer) {
   const LayerOnGpu<A, Kernels> gpu(kernels, stream, maps, settings, step);
-  if (optimizer == LambLayer::kName) return gpu.enqueue(halves_of<LambLayer, A>(best_isa(), step, layer));
-  if (optimizer == AdafactorLayer::kName) return gpu.enqueue(halves_of<AdafactorLayer, A>(best_isa(), step, layer));
-  if (optimizer == MuonLayer::kName) return gpu.enqueue(halves_of<MuonLayer, A>(best_isa(), step, layer));
+  if (optimizer == rules::LambLayer::kName)
+    return gpu.enqueue(rules::halves_of<rules::LambLayer, A>(rules::best_isa(), step, layer));
+  if (optimizer == rules::AdafactorLayer::kName)
+    return gpu.enqueue(rules::halves_of<rules::AdafactorLayer, A>(rules::best_isa(), step, layer));
+  if (optimizer == rules::MuonLayer::kName)
+    return gpu.enqueue(rules::halves_of<rules::MuonLayer, A>(rules::best_isa(), step, layer));
   throw std::logic_error("optimizer \"" + std::string(optimizer) + "\" has no update of whole layers");
 }
 template <class Kernels>
 void enqueue_layer_update(const Kernels& kernels, Stream& stream, const UpdateMaps& maps, std::string_view optimizer,
                           const OptimizerSettings& settings, const UpdateStep& step, const LayerUpdate& layer) {
   if (layer.chunks.empty()) return;
-  if (layer.chunks.front().parameter.format == Format::fp64)
+  if (layer.chunks.front().parameter.format == rules::Format::fp64)
     enqueue_layer_update<double>(kernels, stream, maps, optimizer, settings, step, layer);
   else
     enqueue_layer_update<float>(kernels, stream, maps, optimizer, settings, step, layer);

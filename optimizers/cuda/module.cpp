@@ -4,6 +4,6 @@
 
 extern "C" __attribute__((visibility("default"))) terrace::Optimizer* terrace_cuda_optimizer(
     const char* name, const terrace::OptimizerSettings* settings) {
-  return terrace::make_cuda_optimizer(name, *settings, terrace::cuda::launch_update, terrace::cuda::enqueue_layer_update)
+  return terrace::rules::make_cuda_optimizer(name, *settings, terrace::cuda::launch_update, terrace::cuda::enqueue_layer_update)
       .release();
 }

@@ -6,17 +6,17 @@
 namespace terrace::cuda {
 namespace {
 
-__device__ constexpr dynamic8::Map kBoth = dynamic8::make_map<dynamic8::Sign::both>();
-__device__ constexpr dynamic8::Map kNone = dynamic8::make_map<dynamic8::Sign::none>();
+__device__ constexpr rules::dynamic8::Map kBoth = rules::dynamic8::make_map<rules::dynamic8::Sign::both>();
+__device__ constexpr rules::dynamic8::Map kNone = rules::dynamic8::make_map<rules::dynamic8::Sign::none>();
 
-const dynamic8::Map* on_device(const dynamic8::Map& symbol) {
+const rules::dynamic8::Map* on_device(const rules::dynamic8::Map& symbol) {
   void* address = nullptr;
   const auto error = cudaGetSymbolAddress(&address, symbol);
   if (error != cudaSuccess) {
     throw Error(std::string("cudaGetSymbolAddress of the codes of 8-bit states: ") + cudaGetErrorString(error) + " (" +
                 cudaGetErrorName(error) + ")");
   }
-  return static_cast<const dynamic8::Map*>(address);
+  return static_cast<const rules::dynamic8::Map*>(address);
 }
 
 struct UpdateLauncher {

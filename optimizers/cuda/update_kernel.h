@@ -24,7 +24,7 @@
 namespace terrace::cuda {
 
 inline constexpr int kUpdateThreads = 256, kUpdateRows = 4, kUpdateTile = kUpdateThreads * kUpdateRows;
-static_assert(kUpdateThreads == dynamic8::kBlockElements);
+static_assert(kUpdateThreads == rules::dynamic8::kBlockElements);
 inline constexpr int kMaxUpdateParts = 32;  // of one launch
 
 template <class Factors>
@@ -37,8 +37,8 @@ struct UpdatePartArgs {
 template <class Factors>
 struct UpdateArgs {
   Stored parameter = {}, master = {}, gradient = {}, states[2] = {};
-  const dynamic8::Map* maps[2] = {};  // of those states that are 8-bit
-  std::uint64_t seed = 0;             // of this step's stochastic rounding
+  const rules::dynamic8::Map* maps[2] = {};  // of those states that are 8-bit
+  std::uint64_t seed = 0;                    // of this step's stochastic rounding
   std::int64_t first_tile = 0;
   void* directions = nullptr;  // written by rules that return directions; by element of the chunk
   bool first = false;          // true: states have no content yet
@@ -46,7 +46,7 @@ struct UpdateArgs {
   UpdatePartArgs<Factors> part[kMaxUpdateParts] = {};
 
   // The copy of a master weight is always written whole, with padding; states are written whole at the first update.
-  [[nodiscard]] TERRACE_INLINE bool copies() const { return master.format == Format::fp32; }
+  [[nodiscard]] TERRACE_INLINE bool copies() const { return master.format == rules::Format::fp32; }
   [[nodiscard]] TERRACE_INLINE bool whole() const { return first || copies(); }
 };
 
@@ -57,16 +57,18 @@ TERRACE_KERNEL T& place(const Stored& stored, std::int64_t at) {
 template <class A>
 TERRACE_KERNEL A read_number(const Stored& stored, std::int64_t at) {
   if constexpr (std::is_same_v<A, float>) {
-    if (stored.format == Format::bf16) return widened(place<std::uint16_t>(stored, at));
+    if (stored.format == rules::Format::bf16) return rules::widened(place<std::uint16_t>(stored, at));
   }
   return place<A>(stored, at);
 }
 template <class A>
 TERRACE_KERNEL A read_weight(const Stored& parameter, const Stored& master, std::int64_t at) {
   if constexpr (std::is_same_v<A, float>) {
-    if (master.format == Format::fp32) return place<float>(master, at);
-    if (master.format == Format::low16) return joined(place<std::uint16_t>(parameter, at), place<std::uint16_t>(master, at));
-    if (master.format == Format::low8) return joined24(place<std::uint16_t>(parameter, at), place<std::uint8_t>(master, at));
+    if (master.format == rules::Format::fp32) return place<float>(master, at);
+    if (master.format == rules::Format::low16)
+      return rules::joined(place<std::uint16_t>(parameter, at), place<std::uint16_t>(master, at));
+    if (master.format == rules::Format::low8)
+      return rules::joined24(place<std::uint16_t>(parameter, at), place<std::uint8_t>(master, at));
   }
   return read_number<A>(parameter, at);
 }
@@ -126,7 +128,8 @@ class UpdateTile {
       }
     }
     if constexpr (std::is_same_v<A, float> && kStates > 0) {
-      if (is_dynamic8(args.states[0].format) || is_dynamic8(args.states[1].format)) encode(lane, args, tile, state);
+      if (rules::is_dynamic8(args.states[0].format) || rules::is_dynamic8(args.states[1].format))
+        encode(lane, args, tile, state);
     }
   }
 
@@ -136,27 +139,27 @@ class UpdateTile {
   }
   TERRACE_KERNEL static void write_weight(const Args& args, const UpdatePartArgs<Factors>& part, std::int64_t at, A weight) {
     if constexpr (std::is_same_v<A, float>) {
-      if (args.master.format == Format::fp32) {
+      if (args.master.format == rules::Format::fp32) {
         place<float>(args.master, at) = weight;
         place<std::uint16_t>(args.parameter, at) =
-            args.parameter.format == Format::fp16 ? weight_to_fp16(weight) : weight_to_bf16(weight);
+            args.parameter.format == rules::Format::fp16 ? rules::weight_to_fp16(weight) : rules::weight_to_bf16(weight);
         return;
       }
-      if (args.master.format == Format::low16) {
-        place<std::uint16_t>(args.parameter, at) = weight_to_bf16(weight);
-        place<std::uint16_t>(args.master, at) = lower_half(weight);
+      if (args.master.format == rules::Format::low16) {
+        place<std::uint16_t>(args.parameter, at) = rules::weight_to_bf16(weight);
+        place<std::uint16_t>(args.master, at) = rules::lower_half(weight);
         return;
       }
-      if (args.parameter.format == Format::bf16) {
+      if (args.parameter.format == rules::Format::bf16) {
         const auto element = part.tensor_element + static_cast<std::uint64_t>(at - part.first);
-        const std::uint32_t random = random_half(args.seed, part.stream, element);
-        if (args.master.format == Format::low8) {
-          const float rounded = weight_to_24(weight, random_byte(random));
-          place<std::uint16_t>(args.parameter, at) = weight_to_bf16(rounded);
-          place<std::uint8_t>(args.master, at) = low_byte(rounded);
+        const std::uint32_t random = rules::random_half(args.seed, part.stream, element);
+        if (args.master.format == rules::Format::low8) {
+          const float rounded = rules::weight_to_24(weight, rules::random_byte(random));
+          place<std::uint16_t>(args.parameter, at) = rules::weight_to_bf16(rounded);
+          place<std::uint8_t>(args.master, at) = rules::low_byte(rounded);
           return;
         }
-        place<std::uint16_t>(args.parameter, at) = stochastic_to_bf16(weight, random);
+        place<std::uint16_t>(args.parameter, at) = rules::stochastic_to_bf16(weight, random);
         return;
       }
     }
@@ -168,8 +171,8 @@ class UpdateTile {
     const auto& stored = args.states[s];
     if (args.first) return A{0};
     if constexpr (std::is_same_v<A, float>) {
-      if (is_dynamic8(stored.format)) {
-        const std::int64_t block = at / dynamic8::kBlockElements, blocks = dynamic8::blocks_of(stored.elements);
+      if (rules::is_dynamic8(stored.format)) {
+        const std::int64_t block = at / rules::dynamic8::kBlockElements, blocks = rules::dynamic8::blocks_of(stored.elements);
         if (block >= blocks) return 0;
         return args.maps[s]->values[place<std::uint8_t>(stored, at)] * scale(stored, block);
       }
@@ -178,16 +181,17 @@ class UpdateTile {
   }
   TERRACE_KERNEL static void write_state(const Stored& stored, std::int64_t at, A state) {
     if constexpr (std::is_same_v<A, float>) {
-      if (is_dynamic8(stored.format)) return;  // by whole blocks: encode()
-      if (stored.format == Format::bf16) {
-        place<std::uint16_t>(stored, at) = state_to_bf16(state);
+      if (rules::is_dynamic8(stored.format)) return;  // by whole blocks: encode()
+      if (stored.format == rules::Format::bf16) {
+        place<std::uint16_t>(stored, at) = rules::state_to_bf16(state);
         return;
       }
     }
     place<A>(stored, at) = state;
   }
   TERRACE_KERNEL static float& scale(const Stored& stored, std::int64_t block) {
-    return reinterpret_cast<float*>(stored.data + dynamic8::blocks_of(stored.elements) * dynamic8::kBlockElements)[block];
+    return reinterpret_cast<float*>(stored.data +
+                                    rules::dynamic8::blocks_of(stored.elements) * rules::dynamic8::kBlockElements)[block];
   }
 
   template <class Lane>
@@ -210,34 +214,35 @@ class UpdateTile {
     lane.sync();  // every scale has been read, too
     TERRACE_UNROLL
     for (int s = 0; s < kStates; ++s) {
-      if (!is_dynamic8(args.states[s].format)) continue;
+      if (!rules::is_dynamic8(args.states[s].format)) continue;
       TERRACE_UNROLL
       for (int r = 0; r < kUpdateRows; ++r) {
-        const std::int64_t block = tile / dynamic8::kBlockElements + r;
-        if (block >= dynamic8::blocks_of(args.states[s].elements)) continue;
+        const std::int64_t block = tile / rules::dynamic8::kBlockElements + r;
+        if (block >= rules::dynamic8::blocks_of(args.states[s].elements)) continue;
         std::uint32_t most = 0;
         for (int w = 0; w < kWarps; ++w) {
           const std::uint32_t other = greatest[(s * kUpdateRows + r) * kWarps + w];
           most = most < other ? other : most;
         }
-        const bool both = args.states[s].format == Format::dynamic8;
+        const bool both = args.states[s].format == rules::Format::dynamic8;
         auto& code = place<std::uint8_t>(args.states[s], tile + r * kThreads + lane.thread());
-        code = both ? code_of<dynamic8::Sign::both>(*args.maps[s], state[s][r], most)
-                    : code_of<dynamic8::Sign::none>(*args.maps[s], state[s][r], most);
+        code = both ? code_of<rules::dynamic8::Sign::both>(*args.maps[s], state[s][r], most)
+                    : code_of<rules::dynamic8::Sign::none>(*args.maps[s], state[s][r], most);
         if (lane.thread() == 0) {
-          scale(args.states[s], block) =
-              dynamic8::has_no_codes(most) ? dynamic8::scale_without_codes(most) : dynamic8::scale_of(most);
+          scale(args.states[s], block) = rules::dynamic8::has_no_codes(most) ? rules::dynamic8::scale_without_codes(most)
+                                                                             : rules::dynamic8::scale_of(most);
         }
       }
     }
   }
-  template <dynamic8::Sign kSign>
-  TERRACE_KERNEL static std::uint8_t code_of(const dynamic8::Map& map, float value, std::uint32_t greatest) {
-    if (dynamic8::has_no_codes(greatest)) return dynamic8::code_of_zero<kSign>();
+  template <rules::dynamic8::Sign kSign>
+  TERRACE_KERNEL static std::uint8_t code_of(const rules::dynamic8::Map& map, float value, std::uint32_t greatest) {
+    if (rules::dynamic8::has_no_codes(greatest)) return rules::dynamic8::code_of_zero<kSign>();
     const auto bits = std::bit_cast<std::int32_t>(value);
-    const float inverse = 1.0F / dynamic8::scale_of(greatest);
+    const float inverse = 1.0F / rules::dynamic8::scale_of(greatest);
     const auto x = std::bit_cast<std::int32_t>(std::bit_cast<float>(bits & 0x7fffffff) * inverse);
-    return dynamic8::code_of<kSign>(bits, dynamic8::rank_of(map.steps[dynamic8::interval_of(x)], x & 0xffff));
+    return rules::dynamic8::code_of<kSign>(bits,
+                                           rules::dynamic8::rank_of(map.steps[rules::dynamic8::interval_of(x)], x & 0xffff));
   }
 };
 

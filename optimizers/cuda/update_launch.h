@@ -17,9 +17,9 @@ namespace terrace::cuda {
 
 // The maps of 8-bit states, in memory that the kernel can read.
 struct UpdateMaps {
-  const dynamic8::Map *both = nullptr, *none = nullptr;
-  [[nodiscard]] const dynamic8::Map* of(Format format) const {
-    return format == Format::dynamic8 ? both : format == Format::dynamic8_unsigned ? none : nullptr;
+  const rules::dynamic8::Map *both = nullptr, *none = nullptr;
+  [[nodiscard]] const rules::dynamic8::Map* of(rules::Format format) const {
+    return format == rules::Format::dynamic8 ? both : format == rules::Format::dynamic8_unsigned ? none : nullptr;
   }
 };
 
@@ -38,7 +38,7 @@ void launch_tiles(const Launcher& launcher, const UpdateMaps& maps, const Update
     args.states[s] = chunk.states[s];
     args.maps[s] = maps.of(chunk.states[s].format);
   }
-  args.seed = random_key(step.seed, step.step);
+  args.seed = rules::random_key(step.seed, step.step);
   args.directions = directions;
   args.first = step.first;
 
@@ -84,8 +84,8 @@ template <class Launcher>
 void launch_update(const Launcher& launcher, const UpdateMaps& maps, std::string_view optimizer,
                    const OptimizerSettings& settings, const UpdateStep& step, const ChunkUpdate& chunk) {
   rules::with_rule(optimizer, settings, [&]<class Rule>(const Rule& rule) {
-    elementwise::check(Rule::kName, Rule::kStates, step, chunk);
-    if (chunk.parameter.format == Format::fp64) {
+    rules::elementwise::check(Rule::kName, Rule::kStates, step, chunk);
+    if (chunk.parameter.format == rules::Format::fp64) {
       launch_update<double>(launcher, maps, rule, step, chunk);
     } else {
       launch_update<float>(launcher, maps, rule, step, chunk);

@@ -10,7 +10,7 @@
 #include <terrace/core/math/fp16_bits.h>
 #include <terrace/optimizers/formats/each_isa.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 // Which NaNs the numbers to round may include: any; quiet ones, as operations return; or only those that rounding keeps NaNs.
 enum class Nans : std::uint8_t { any, quiet, round };
@@ -94,4 +94,4 @@ TERRACE_INLINE float joined24(std::uint16_t high, std::uint8_t low) {
   return joined(high, static_cast<std::uint16_t>(low << 8));
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -2,7 +2,7 @@
 
 #include <terrace/optimizers/formats/bf16_bits.h>
 
-namespace terrace {
+namespace terrace::rules {
 namespace {
 
 using Half = Codecs::Half;
@@ -76,4 +76,4 @@ constinit const Codecs kCodecs{.widen = k_widen,
                                .join24 = k_join24,
                                .split24 = k_split24};
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -8,7 +8,7 @@
 
 #include <terrace/optimizers/formats/each_isa.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 struct Codecs {
   using Half = std::uint16_t;
@@ -23,4 +23,4 @@ struct Codecs {
 };
 extern const Codecs kCodecs;
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -3,7 +3,7 @@
 
 #include <bit>
 
-namespace terrace::dynamic8 {
+namespace terrace::rules::dynamic8 {
 namespace {
 
 constexpr Map kSigned = make_map<Sign::both>(), kUnsigned = make_map<Sign::none>();
@@ -100,4 +100,4 @@ void encode(Isa isa, Sign sign, std::uint8_t* codes, float* scales, const float*
   kEncode.of(isa)(sign, codes, scales, from, blocks);
 }
 
-}  // namespace terrace::dynamic8
+}  // namespace terrace::rules::dynamic8

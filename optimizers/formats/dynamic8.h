@@ -13,7 +13,7 @@
 #include <terrace/optimizers/formats/format.h>
 #include <terrace/optimizers/formats/isa.h>
 
-namespace terrace::dynamic8 {
+namespace terrace::rules::dynamic8 {
 
 inline constexpr std::int64_t kBlockElements = 256;
 constexpr std::int64_t blocks_of(std::int64_t elements) { return (elements + kBlockElements - 1) / kBlockElements; }
@@ -21,7 +21,7 @@ constexpr std::int64_t bytes_of(std::int64_t elements) { return blocks_of(elemen
 
 // The first moment's map has both signs. The second moment's has none, and encodes no nonzero number as zero.
 enum class Sign : bool { both, none };
-constexpr Sign sign_of(Kind moment) { return moment == Kind::first_moment ? Sign::both : Sign::none; }
+constexpr Sign sign_of(ChunkKind moment) { return moment == ChunkKind::first_moment ? Sign::both : Sign::none; }
 constexpr Format format_of(Sign sign) { return sign == Sign::both ? Format::dynamic8 : Format::dynamic8_unsigned; }
 struct Map;  // dynamic8_map.h
 const Map& map_of(Sign sign);
@@ -30,4 +30,4 @@ const Map& map_of(Sign sign);
 void decode(Isa isa, Sign sign, float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks);
 void encode(Isa isa, Sign sign, std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks);
 
-}  // namespace terrace::dynamic8
+}  // namespace terrace::rules::dynamic8

@@ -6,7 +6,7 @@
 #include <terrace/optimizers/formats/dynamic8_loops.h>
 #include <terrace/optimizers/formats/dynamic8_map.h>
 
-namespace terrace::dynamic8 {
+namespace terrace::rules::dynamic8 {
 
 namespace {
 
@@ -85,4 +85,4 @@ void encode_avx512(Sign sign, std::uint8_t* codes, float* scales, const float* f
     encode_blocks<Sign::none>(codes, scales, from, blocks);
 }
 
-}  // namespace terrace::dynamic8
+}  // namespace terrace::rules::dynamic8

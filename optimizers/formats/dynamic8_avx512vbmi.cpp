@@ -4,7 +4,7 @@
 
 #include <terrace/optimizers/formats/dynamic8_vbmi.h>
 
-namespace terrace::dynamic8 {
+namespace terrace::rules::dynamic8 {
 
 namespace {
 
@@ -59,4 +59,4 @@ void encode_avx512vbmi(Sign sign, std::uint8_t* codes, float* scales, const floa
     encode_blocks<Sign::none>(codes, scales, from, blocks);
 }
 
-}  // namespace terrace::dynamic8
+}  // namespace terrace::rules::dynamic8

@@ -7,7 +7,7 @@
 
 #include <terrace/optimizers/formats/dynamic8.h>
 
-namespace terrace::dynamic8 {
+namespace terrace::rules::dynamic8 {
 
 using DecodeBlocks = void(Sign sign, float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks);
 using EncodeBlocks = void(Sign sign, std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks);
@@ -15,4 +15,4 @@ using EncodeBlocks = void(Sign sign, std::uint8_t* codes, float* scales, const f
 DecodeBlocks decode_avx512, decode_avx512vbmi;
 EncodeBlocks encode_avx512, encode_avx512vbmi;
 
-}  // namespace terrace::dynamic8
+}  // namespace terrace::rules::dynamic8

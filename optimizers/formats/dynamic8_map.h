@@ -15,7 +15,7 @@
 #include <terrace/optimizers/formats/dynamic8.h>
 #include <terrace/optimizers/formats/each_isa.h>
 
-namespace terrace::dynamic8 {
+namespace terrace::rules::dynamic8 {
 
 inline constexpr std::int32_t kFirst = 0x3400, kLast = 0x3f80;  // 2^-23, below every boundary, and 1
 
@@ -106,4 +106,4 @@ TERRACE_INLINE std::uint8_t code_of_zero() {
   return kSign == Sign::both ? 127 : 0;
 }
 
-}  // namespace terrace::dynamic8
+}  // namespace terrace::rules::dynamic8

@@ -11,7 +11,7 @@
 
 #include <terrace/optimizers/formats/dynamic8_map.h>
 
-namespace terrace::dynamic8 {
+namespace terrace::rules::dynamic8 {
 
 // Tables of 32-bit numbers: first all first bytes, then all second bytes, and so on. Without a sign the entry is the code. With
 // a sign two codes share each of 127 magnitudes, and magnitude 1 has a single code, which does not fit into a table of 128.
@@ -132,4 +132,4 @@ template <Sign kSign>
 inline constexpr Segments kSegments = make_segments<kSign>();
 static_assert(guesses_well<Sign::both>(kSegments<Sign::both>) && guesses_well<Sign::none>(kSegments<Sign::none>));
 
-}  // namespace terrace::dynamic8
+}  // namespace terrace::rules::dynamic8

@@ -2,7 +2,7 @@
 
 #include <terrace/optimizers/formats/dynamic8_loops.h>
 
-namespace terrace::dynamic8 {
+namespace terrace::rules::dynamic8 {
 
 // No processor that this file is compiled for runs AVX-512: runs() returns false.
 void decode_avx512(Sign, float*, const std::uint8_t*, const float*, std::int64_t) {
@@ -18,4 +18,4 @@ void encode_avx512vbmi(Sign, std::uint8_t*, float*, const float*, std::int64_t) 
   throw std::logic_error("AVX-512 on another processor");
 }
 
-}  // namespace terrace::dynamic8
+}  // namespace terrace::rules::dynamic8

@@ -16,7 +16,7 @@
 
 #define TERRACE_VBMI_INLINE TERRACE_AVX512VBMI inline __attribute__((always_inline))
 
-namespace terrace::dynamic8 {
+namespace terrace::rules::dynamic8 {
 
 inline constexpr std::int64_t kAtOnce = 64;
 
@@ -168,4 +168,4 @@ TERRACE_VBMI_INLINE void store64(float* to, const Four& numbers) {
   for (std::int64_t v = 0; v < 4; ++v) _mm512_storeu_ps(to + 16 * v, numbers.v[v]);
 }
 
-}  // namespace terrace::dynamic8
+}  // namespace terrace::rules::dynamic8

@@ -31,7 +31,7 @@
 #define TERRACE_AVX512VBMI
 #endif
 
-namespace terrace {
+namespace terrace::rules {
 
 // False: only the baseline is compiled, because no other set would ever be chosen.
 #if defined(__x86_64__)
@@ -80,4 +80,4 @@ void run_loop(Isa isa, Arguments... arguments) {
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

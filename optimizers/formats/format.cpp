@@ -5,7 +5,7 @@
 
 #include <terrace/optimizers/formats/dynamic8.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 std::string_view name_of(Format format) {
   switch (format) {
@@ -62,4 +62,4 @@ std::uint64_t bytes_of(Format format, std::uint64_t elements) {
   return 0;
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -8,7 +8,7 @@
 
 #include <terrace/core/math/dtype.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 enum class Format : std::uint8_t {
   none,
@@ -33,4 +33,4 @@ Format format_of(DType dtype);
 DType dtype_of_format(Format format);                           // std::logic_error if it is not a dtype
 std::uint64_t bytes_of(Format format, std::uint64_t elements);  // of an array
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace terrace {
+namespace terrace::rules {
 
 // Not an ifunc: its resolver runs before the sanitizers, which instrument it, are ready.
 bool runs(Isa isa) {
@@ -21,4 +21,4 @@ bool runs(Isa isa) {
 
 Isa best_isa() { return *std::find_if(kAllIsas.rbegin(), kAllIsas.rend(), runs); }
 
-}  // namespace terrace
+}  // namespace terrace::rules

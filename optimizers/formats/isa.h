@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace terrace {
+namespace terrace::rules {
 
 // Each set includes those before it, so a loop that is not compiled for a set runs in the version for the one before.
 enum class Isa : std::uint8_t { baseline, avx2, avx512, avx512vbmi, avx512bf16 };
@@ -22,4 +22,4 @@ constexpr int lanes_of(Isa isa) { return isa == Isa::baseline ? 4 : isa == Isa::
 bool runs(Isa isa);  // on this processor
 Isa best_isa();
 
-}  // namespace terrace
+}  // namespace terrace::rules

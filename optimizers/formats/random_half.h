@@ -10,7 +10,7 @@
 
 #include <terrace/optimizers/formats/each_isa.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 // Identifies the random bits of a row of stochastically rounded elements.
 struct RandomBits {
@@ -66,4 +66,4 @@ TERRACE_INLINE std::uint32_t random_half(std::uint64_t seed, std::uint64_t strea
   return element % 2 == 0 ? word & 0xffffU : word >> 16;
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

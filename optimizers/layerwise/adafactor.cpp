@@ -3,7 +3,7 @@
 
 #include <terrace/optimizers/loops/elementwise.h>
 
-namespace terrace {
+namespace terrace::rules {
 namespace {
 
 constexpr std::int64_t kRowsATask = 16, kColumnsATask = 256;
@@ -48,7 +48,7 @@ class Adafactor final : public LayerOptimizer<Adafactor>, public AdafactorLayer 
       moment += numbers_of(t);
       const double learning_rate = step.learning_rate * t.rate;
       work.sum_tensor(pool, i, to.directions);
-      descents.push_back({.rate = rate(learning_rate, work.folded(to.weights, i), terrace::folded(to.directions, t),
+      descents.push_back({.rate = rate(learning_rate, work.folded(to.weights, i), terrace::rules::folded(to.directions, t),
                                        static_cast<double>(t.elements())),
                           .decay = 1.0 - learning_rate * (s_.weight_decay * t.decay)});
     }
@@ -136,4 +136,4 @@ std::unique_ptr<Optimizer> make_adafactor(const OptimizerSettings& settings, Isa
   return std::make_unique<Adafactor>(settings, isa);
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -13,7 +13,7 @@
 
 #include <terrace/optimizers/layerwise/layer_work.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 struct AdafactorLayer {
   static constexpr const char* kName = "adafactor";
@@ -21,7 +21,7 @@ struct AdafactorLayer {
   static constexpr bool kAllDirections = true;
   static constexpr bool kBitsOfDevice = false;
   static constexpr bool kHiddenOnly = false;
-  static constexpr std::array kStates{Kind::second_moment};
+  static constexpr std::array kStates{ChunkKind::second_moment};
 
   static constexpr double kSmallestSquare = 1e-30;  // ε1: added to squares
   static constexpr double kSmallestScale = 1e-3;    // ε2: least root mean square of a tensor's weights that the rate uses
@@ -103,4 +103,4 @@ struct AdafactorLayer {
   }
 };
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -3,7 +3,7 @@
 
 #include <terrace/optimizers/loops/elementwise.h>
 
-namespace terrace {
+namespace terrace::rules {
 namespace {
 
 class Lamb final : public LayerOptimizer<Lamb>, public LambLayer {
@@ -55,4 +55,4 @@ std::unique_ptr<Optimizer> make_lamb(const OptimizerSettings& settings, Isa isa)
   return std::make_unique<Lamb>(settings, isa);
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

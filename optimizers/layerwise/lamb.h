@@ -10,7 +10,7 @@
 #include <terrace/optimizers/layerwise/layer_work.h>
 #include <terrace/optimizers/rules/adam_moments.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 struct LambLayer {
   static constexpr const char* kName = "lamb";
@@ -18,7 +18,7 @@ struct LambLayer {
   static constexpr bool kAllDirections = false;
   static constexpr bool kBitsOfDevice = false;
   static constexpr bool kHiddenOnly = false;
-  static constexpr std::array kStates{Kind::first_moment, Kind::second_moment};
+  static constexpr std::array kStates{ChunkKind::first_moment, ChunkKind::second_moment};
 
   template <class A>
   struct Scratch {
@@ -60,4 +60,4 @@ struct LambLayer {
   }
 };
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -10,7 +10,7 @@
 #include <terrace/optimizers/loops/elementwise.h>
 #include <terrace/optimizers/stored_weights.h>
 
-namespace terrace {
+namespace terrace::rules {
 namespace {
 
 // One block's sum, from pieces in ascending order.
@@ -58,7 +58,7 @@ ChunkUpdate readable(ChunkUpdate chunk) {
 }
 
 struct Descend {
-  static constexpr std::array<Kind, 0> kStates{};
+  static constexpr std::array<ChunkKind, 0> kStates{};
   template <class A>
   struct Factors {
     A rate, decay;
@@ -90,7 +90,7 @@ LayerShape shape_of(const LayerUpdate& layer) {
 }
 
 template <class A>
-LayerWork<A>::LayerWork(const char* name, std::span<const Kind> states, Isa isa, const UpdateStep& step,
+LayerWork<A>::LayerWork(const char* name, std::span<const ChunkKind> states, Isa isa, const UpdateStep& step,
                         const LayerUpdate& layer, A* directions, bool all_directions, UpdateHalf half)
     : chunks_(layer.chunks.begin(), layer.chunks.end()),
       packed_(layer.packed.begin(), layer.packed.end()),
@@ -137,7 +137,7 @@ LayerWork<A>::LayerWork(const char* name, std::span<const Kind> states, Isa isa,
       chunk.gradient = {reinterpret_cast<std::byte*>(directions_of(c)),
                         sizeof(A) == sizeof(double) ? Format::fp64 : Format::fp32, chunk_elements_};
     }
-    elementwise::check(name, half == UpdateHalf::prepare ? states : std::span<const Kind>{}, step, chunk);
+    elementwise::check(name, half == UpdateHalf::prepare ? states : std::span<const ChunkKind>{}, step, chunk);
   }
 }
 
@@ -205,7 +205,7 @@ double folded(std::span<const double> blocks, const UpdateTensor& tensor) {
 
 template <class A>
 double LayerWork<A>::folded(std::span<const double> blocks, std::size_t tensor) const {
-  return terrace::folded(blocks.subspan(static_cast<std::size_t>(first_block_[tensor])), tensors_[tensor]);
+  return terrace::rules::folded(blocks.subspan(static_cast<std::size_t>(first_block_[tensor])), tensors_[tensor]);
 }
 
 template <class A>
@@ -224,7 +224,7 @@ template <class A>
 double LayerWork<A>::direction_squares(ThreadPool& pool, std::size_t tensor) const {
   std::vector<double> blocks(static_cast<std::size_t>(blocks_of(tensors_[tensor])));
   sum_tensor(pool, tensor, blocks);
-  return terrace::folded(blocks, tensors_[tensor]);
+  return terrace::rules::folded(blocks, tensors_[tensor]);
 }
 
 template <class A>
@@ -263,4 +263,4 @@ void LayerWork<A>::store_packed(std::span<const A> numbers) const {
 template class LayerWork<float>;
 template class LayerWork<double>;
 
-}  // namespace terrace
+}  // namespace terrace::rules

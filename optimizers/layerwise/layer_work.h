@@ -29,7 +29,7 @@
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/settings.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 namespace elementwise {
 template <class A>
@@ -72,7 +72,7 @@ class LayerWork {
  public:
   // `states`: of each chunk, except the packed one. The layer's spans are copied. `directions` are in its scratch: with
   // `all_directions` those of the layer's whole run, else those of this rank's chunks. `half`: prepare or finish.
-  LayerWork(const char* name, std::span<const Kind> states, Isa isa, const UpdateStep& step, const LayerUpdate& layer,
+  LayerWork(const char* name, std::span<const ChunkKind> states, Isa isa, const UpdateStep& step, const LayerUpdate& layer,
             A* directions, bool all_directions, UpdateHalf half);
   LayerWork(const LayerWork&) = delete;
   LayerWork& operator=(const LayerWork&) = delete;
@@ -183,7 +183,7 @@ LayerHalves<Layer, A> halves_of(Isa isa, const UpdateStep& step, const LayerUpda
   auto* const directions = plan.take<A>(directions_of<Layer>(shape)).data();
   LayerHalves<Layer, A> halves{.scratch = Layer::template scratch<A>(shape, plan), .prepare = nullptr, .finish = nullptr};
   const auto kept = Layer::kStates.size() - (Layer::kSecondMoment == Packed::none ? 0 : 1);
-  const auto states = std::span<const Kind>(Layer::kStates).first(kept);  // of each chunk, beside the packed one
+  const auto states = std::span<const ChunkKind>(Layer::kStates).first(kept);  // of each chunk, beside the packed one
   const auto work = [&](UpdateHalf half) {
     return std::make_shared<LayerWork<A>>(Layer::kName, states, isa, step, layer, directions, Layer::kAllDirections, half);
   };
@@ -204,7 +204,7 @@ class LayerOptimizer : public Optimizer {
  public:
   LayerOptimizer(const OptimizerSettings& settings, Isa isa) : s_(settings), isa_(isa) {}
   [[nodiscard]] std::string name() const final { return Own::kName; }
-  [[nodiscard]] std::vector<Kind> states() const final { return {Own::kStates.begin(), Own::kStates.end()}; }
+  [[nodiscard]] std::vector<ChunkKind> states() const final { return {Own::kStates.begin(), Own::kStates.end()}; }
   [[nodiscard]] std::optional<LayerUnit> layer_unit() const final {
     return LayerUnit{.needs =
                          [](const LayerShape& shape) {
@@ -263,4 +263,4 @@ class LayerOptimizer : public Optimizer {
   }
 };
 
-}  // namespace terrace
+}  // namespace terrace::rules

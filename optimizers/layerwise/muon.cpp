@@ -3,7 +3,7 @@
 
 #include <terrace/optimizers/loops/elementwise.h>
 
-namespace terrace {
+namespace terrace::rules {
 namespace {
 
 struct Combine {
@@ -117,4 +117,4 @@ std::unique_ptr<Optimizer> make_muon(const OptimizerSettings& settings, Isa isa)
   return std::make_unique<Muon>(settings, isa);
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

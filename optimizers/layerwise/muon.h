@@ -14,7 +14,7 @@
 #include <terrace/optimizers/layerwise/layer_work.h>
 #include <terrace/optimizers/rules/adam_moments.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 struct MuonLayer {
   static constexpr const char* kName = "muon";
@@ -22,7 +22,7 @@ struct MuonLayer {
   static constexpr bool kAllDirections = true;
   static constexpr bool kBitsOfDevice = true;  // matrix products
   static constexpr bool kHiddenOnly = true;
-  static constexpr std::array kStates{Kind::first_moment, Kind::second_moment};
+  static constexpr std::array kStates{ChunkKind::first_moment, ChunkKind::second_moment};
 
   // x ← a·x + b·(x xᵀ)x + c·(x xᵀ)²x drives all singular values towards 1; these factors need few iterations.
   static constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
@@ -162,4 +162,4 @@ struct MuonLayer {
   }
 };
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -18,7 +18,7 @@
 #include <terrace/optimizers/formats/dynamic8_vbmi.h>
 #endif
 
-namespace terrace::elementwise {
+namespace terrace::rules::elementwise {
 
 #if defined(__x86_64__)
 
@@ -149,4 +149,4 @@ void coded(const Tile<float>& tile, const FactorsOf<Rule, float>& factors) {
   }
 }
 
-}  // namespace terrace::elementwise
+}  // namespace terrace::rules::elementwise

@@ -6,7 +6,7 @@
 #include <terrace/optimizers/formats/codecs.h>
 #include <terrace/optimizers/formats/dynamic8.h>
 
-namespace terrace::elementwise {
+namespace terrace::rules::elementwise {
 namespace {
 
 // Elements per task: 256 KiB of fp32, large enough to hide a task's cost, small enough to balance two threads.
@@ -280,4 +280,4 @@ void run(ThreadPool& pool, Isa isa, const UpdateStep& step, const ChunkUpdate& c
   Tiles(isa, step, chunk, takes, loop).run(pool);
 }
 
-}  // namespace terrace::elementwise
+}  // namespace terrace::rules::elementwise

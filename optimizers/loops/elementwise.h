@@ -15,7 +15,7 @@
 #include <terrace/optimizers/loops/elementwise_loops.h>
 #include <terrace/optimizers/loops/rule.h>
 
-namespace terrace::elementwise {
+namespace terrace::rules::elementwise {
 
 // run() calls `loop` for every part of the chunk, tile by tile, and converts between the chunk's formats and those that the
 // loop takes (Takes).
@@ -34,7 +34,7 @@ class Elementwise final : public Optimizer {
   Elementwise(const OptimizerSettings& settings, Isa isa) : rule_(settings), isa_(isa) {}
 
   [[nodiscard]] std::string name() const override { return Rule::kName; }
-  [[nodiscard]] std::vector<Kind> states() const override { return {Rule::kStates.begin(), Rule::kStates.end()}; }
+  [[nodiscard]] std::vector<ChunkKind> states() const override { return {Rule::kStates.begin(), Rule::kStates.end()}; }
   void update(ThreadPool& pool, const UpdateStep& step, const ChunkUpdate& chunk) const override {
     check(Rule::kName, Rule::kStates, step, chunk);
     if (chunk.parameter.format == Format::fp64)
@@ -68,4 +68,4 @@ class Elementwise final : public Optimizer {
   Isa isa_;
 };
 
-}  // namespace terrace::elementwise
+}  // namespace terrace::rules::elementwise

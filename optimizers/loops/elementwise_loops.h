@@ -12,7 +12,7 @@
 #include <terrace/optimizers/loops/group.h>
 #include <terrace/optimizers/loops/random_lanes.h>
 
-namespace terrace::elementwise {
+namespace terrace::rules::elementwise {
 
 // For a tile that has only numbers: the compiler vectorises it. (Not for the baseline, where `fused` is a call.)
 template <class Rule, class A>
@@ -193,4 +193,4 @@ constexpr auto kLoops = [] {
     return Loops{loop_baseline<Rule, A>, nullptr, nullptr};
 }();
 
-}  // namespace terrace::elementwise
+}  // namespace terrace::rules::elementwise

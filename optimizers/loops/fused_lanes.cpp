@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace terrace {
+namespace terrace::rules {
 
 typedef double Wide __attribute__((vector_size(32)));
 typedef std::int64_t Bits __attribute__((vector_size(32)));
@@ -20,4 +20,4 @@ FourNumbers fused_in_fp64(FourNumbers a, FourNumbers b, FourNumbers c) {
   return __builtin_convertvector(reinterpret_cast<Wide>(cut | (inexact & 1)), FourNumbers);
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -3,11 +3,11 @@
 // Internal to optimizers/. Threads: any.
 #pragma once
 
-namespace terrace {
+namespace terrace::rules {
 
 typedef float FourNumbers __attribute__((vector_size(16)));
 
 // Not inlined: rules use `fused` so often that loops would be several times as long.
 FourNumbers fused_in_fp64(FourNumbers a, FourNumbers b, FourNumbers c);
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -13,7 +13,7 @@
 #include <terrace/optimizers/loops/simd.h>
 #include <terrace/optimizers/loops/tile.h>
 
-namespace terrace::elementwise {
+namespace terrace::rules::elementwise {
 
 template <class Rule, class A>
 using FactorsOf = typename Rule::template Factors<A>;
@@ -256,4 +256,4 @@ TERRACE_INLINE void ask_ahead(const Tile<float>& t, std::int64_t i) {
   if (t.low8 != nullptr) ask(t.low8 + at);
 }
 
-}  // namespace terrace::elementwise
+}  // namespace terrace::rules::elementwise

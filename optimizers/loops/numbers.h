@@ -7,7 +7,7 @@
 
 #include <terrace/optimizers/formats/each_isa.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 TERRACE_INLINE float root(float x) { return std::sqrt(x); }
 TERRACE_INLINE double root(double x) { return std::sqrt(x); }
@@ -19,4 +19,4 @@ TERRACE_INLINE A choose(bool condition, A yes, A no) {
   return condition ? yes : no;
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -11,7 +11,7 @@
 #include <terrace/optimizers/formats/random_half.h>
 #include <terrace/optimizers/loops/simd.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 // The operands of `^` in the rounds, ready to fill vectors. In the first three rounds the keys are already combined with the
 // words that are equal for all blocks of a stream, if the block numbers differ only in their lower 32 bits.
@@ -100,4 +100,4 @@ struct RandomLanes {
   }
 };
 
-}  // namespace terrace
+}  // namespace terrace::rules

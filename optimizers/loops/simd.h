@@ -13,7 +13,7 @@
 #include <terrace/optimizers/formats/each_isa.h>
 #include <terrace/optimizers/loops/fused_lanes.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 template <int kLanes>
 struct VectorsOf;
@@ -125,4 +125,4 @@ TERRACE_INLINE Simd<kLanes> choose(Mask condition, Simd<kLanes> yes, Simd<kLanes
   return {condition ? yes.numbers : no.numbers};
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -9,7 +9,7 @@
 #include <terrace/optimizers/formats/bf16_bits.h>
 #include <terrace/optimizers/formats/random_half.h>
 
-namespace terrace::elementwise {
+namespace terrace::rules::elementwise {
 
 // Numbers of the arithmetic's type, or bf16 or 8-bit codes that the loop itself converts. All null: the rule has no such row.
 template <class A>
@@ -90,4 +90,4 @@ TERRACE_INLINE void know(Tile<A>& t) {
     __builtin_unreachable();
 }
 
-}  // namespace terrace::elementwise
+}  // namespace terrace::rules::elementwise

@@ -9,7 +9,7 @@ namespace terrace::rules {
 
 struct Adagrad {
   static constexpr const char* kName = "adagrad";
-  static constexpr std::array kStates{Kind::second_moment};  // the sum of squares
+  static constexpr std::array kStates{ChunkKind::second_moment};  // the sum of squares
 
   explicit Adagrad(const OptimizerSettings& settings) : s(settings) {
     require_eps(kName, s.eps);

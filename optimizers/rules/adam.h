@@ -8,7 +8,7 @@ namespace terrace::rules {
 
 struct Adam {
   static constexpr const char* kName = "adam";
-  static constexpr std::array kStates{Kind::first_moment, Kind::second_moment};
+  static constexpr std::array kStates{ChunkKind::first_moment, ChunkKind::second_moment};
 
   explicit Adam(const OptimizerSettings& settings) : s(settings) { require_adam_settings(kName, s); }
 

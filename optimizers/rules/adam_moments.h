@@ -11,7 +11,7 @@
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/settings.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 inline void require_adam_settings(const char* optimizer, const OptimizerSettings& s) {
   require_fraction(optimizer, "beta1", s.beta1);
@@ -50,4 +50,4 @@ TERRACE_INLINE A move_moments(const AdamMoments<A>& f, A g, A& m, A& v) {
   return fused(root(v), f.inverse_root, f.eps);      // 4
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -8,7 +8,7 @@ namespace terrace::rules {
 
 struct AdamW {
   static constexpr const char* kName = "adamw";
-  static constexpr std::array kStates{Kind::first_moment, Kind::second_moment};
+  static constexpr std::array kStates{ChunkKind::first_moment, ChunkKind::second_moment};
 
   explicit AdamW(const OptimizerSettings& settings) : s(settings) { require_adam_settings(kName, s); }
 

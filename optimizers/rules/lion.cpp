@@ -2,10 +2,10 @@
 
 #include <terrace/optimizers/loops/elementwise.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 std::unique_ptr<Optimizer> make_lion(const OptimizerSettings& settings, Isa isa) {
   return std::make_unique<elementwise::Elementwise<rules::Lion>>(settings, isa);
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

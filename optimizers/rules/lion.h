@@ -7,7 +7,7 @@ namespace terrace::rules {
 
 struct Lion {
   static constexpr const char* kName = "lion";
-  static constexpr std::array kStates{Kind::first_moment};
+  static constexpr std::array kStates{ChunkKind::first_moment};
 
   explicit Lion(const OptimizerSettings& settings) : s(settings) {
     require_fraction(kName, "beta1", s.beta1);

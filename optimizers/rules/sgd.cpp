@@ -2,7 +2,7 @@
 
 #include <terrace/optimizers/loops/elementwise.h>
 
-namespace terrace {
+namespace terrace::rules {
 
 std::unique_ptr<Optimizer> make_sgd(const OptimizerSettings& settings, Isa isa) {
   return rules::with_sgd(settings, [&]<class Rule>(const Rule&) -> std::unique_ptr<Optimizer> {
@@ -10,4 +10,4 @@ std::unique_ptr<Optimizer> make_sgd(const OptimizerSettings& settings, Isa isa) 
   });
 }
 
-}  // namespace terrace
+}  // namespace terrace::rules

@@ -13,9 +13,9 @@ struct Sgd {
   static constexpr const char* kName = "sgd";
   static constexpr auto kStates = [] {
     if constexpr (kMomentum == Momentum::none)
-      return std::array<Kind, 0>{};
+      return std::array<ChunkKind, 0>{};
     else
-      return std::array{Kind::first_moment};
+      return std::array{ChunkKind::first_moment};
   }();
 
   explicit Sgd(const OptimizerSettings& settings) : s(settings) {}

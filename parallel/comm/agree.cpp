@@ -3,7 +3,7 @@
 namespace terrace {
 namespace {
 
-Bytes bytes_of(std::vector<double>& numbers) {
+comm::Bytes bytes_of(std::vector<double>& numbers) {
   return {reinterpret_cast<std::byte*>(numbers.data()), numbers.size() * sizeof(double)};
 }
 
@@ -13,8 +13,8 @@ Agreement::Agreement(Communicator& ranks, Device& host) : ranks_(ranks), stream_
 
 double Agreement::max(double mine) {
   std::vector<double> number{mine};
-  ranks_.issue(*stream_, {.operation = Operation::all_reduce,
-                          .reduction = Reduction::max(DType::fp64),
+  ranks_.issue(*stream_, {.operation = comm::Operation::all_reduce,
+                          .reduction = comm::Reduction::max(DType::fp64),
                           .from = {bytes_of(number)},
                           .to = {bytes_of(number)},
                           .patient = true});
@@ -25,7 +25,7 @@ double Agreement::max(double mine) {
 std::vector<double> Agreement::each(double mine) {
   std::vector<double> number{mine}, all(static_cast<std::size_t>(ranks_.size()));
   ranks_.issue(*stream_,
-               {.operation = Operation::all_gather, .from = {bytes_of(number)}, .to = {bytes_of(all)}, .patient = true});
+               {.operation = comm::Operation::all_gather, .from = {bytes_of(number)}, .to = {bytes_of(all)}, .patient = true});
   stream_->synchronize();
   return all;
 }
@@ -33,14 +33,14 @@ std::vector<double> Agreement::each(double mine) {
 std::string Agreement::of_first(std::string mine) {
   mine.resize(static_cast<std::size_t>(each(static_cast<double>(mine.size())).front()));
   if (mine.empty()) return mine;
-  const Bytes bytes{reinterpret_cast<std::byte*>(mine.data()), mine.size()};
-  ranks_.issue(*stream_, {.operation = Operation::broadcast, .from = {bytes}, .to = {bytes}, .peer = 0, .patient = true});
+  const comm::Bytes bytes{reinterpret_cast<std::byte*>(mine.data()), mine.size()};
+  ranks_.issue(*stream_, {.operation = comm::Operation::broadcast, .from = {bytes}, .to = {bytes}, .peer = 0, .patient = true});
   stream_->synchronize();
   return mine;
 }
 
 void Agreement::barrier() {
-  ranks_.issue(*stream_, {.operation = Operation::barrier, .patient = true});
+  ranks_.issue(*stream_, {.operation = comm::Operation::barrier, .patient = true});
   stream_->synchronize();
 }
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace terrace {
+namespace terrace::comm {
 namespace {
 
 std::size_t bytes_of(std::int64_t elements, std::size_t each) { return static_cast<std::size_t>(elements) * each; }
@@ -271,4 +271,4 @@ SentByLink sent_by_link(const Call& call, int rank, const Machines& machines) {
   return SentCounter(call, rank, machines).count();
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

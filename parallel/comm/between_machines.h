@@ -19,7 +19,7 @@
 #include <terrace/parallel/comm/call.h>
 #include <terrace/parallel/comm/machines.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 // Staging memory of a rank for one call; more is used only if single elements need more.
 inline constexpr std::size_t kStagingBytes = 32 * kMiB;
@@ -73,4 +73,4 @@ struct SentByLink {
 };
 SentByLink sent_by_link(const Call& call, int rank, const Machines& machines);
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-namespace terrace {
+namespace terrace::comm {
 namespace {
 
 constexpr std::array<std::string_view, 10> kNames = {"all-gather", "reduce-scatter", "all-reduce", "reduce", "broadcast",
@@ -90,4 +90,4 @@ std::uint64_t signature_of(const Call& call) {
   return h;
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -14,7 +14,7 @@
 
 #include <terrace/parallel/comm/fold.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
@@ -68,4 +68,4 @@ constexpr Block block_of(std::int64_t count, int rank, int size) {
   return {each * rank + (rank < more ? rank : more), each + (rank < more ? 1 : 0)};
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -11,19 +11,20 @@ namespace terrace {
 namespace {
 
 template <class... A>
-void demand(bool holds, const Communicator& comm, Operation operation, fmt::format_string<A...> why, A&&... args) {
+void demand(bool holds, const Communicator& comm, comm::Operation operation, fmt::format_string<A...> why, A&&... args) {
   if (holds) return;
   throw Error(fmt::format("{} on {}, rank {} of {}: {}", name_of(operation), comm.name(), comm.rank(), comm.size(),
                           fmt::format(why, std::forward<A>(args)...)));
 }
 
-void demand_peer(const Communicator& comm, Operation operation, int peer) {
+void demand_peer(const Communicator& comm, comm::Operation operation, int peer) {
   demand(peer >= 0 && peer < comm.size(), comm, operation, "there is no rank {}", peer);
 }
 
 // Input and output may not overlap, except that the output may be exactly `same`, where the call may work in place.
-void demand_apart(const Communicator& comm, Operation operation, ConstBytes read, ConstBytes written, ConstBytes same) {
-  const auto overlap = [](ConstBytes a, ConstBytes b) {
+void demand_apart(const Communicator& comm, comm::Operation operation, comm::ConstBytes read, comm::ConstBytes written,
+                  comm::ConstBytes same) {
+  const auto overlap = [](comm::ConstBytes a, comm::ConstBytes b) {
     return !a.empty() && !b.empty() && std::less<>()(a.data(), b.data() + b.size()) &&
            std::less<>()(b.data(), a.data() + a.size());
   };
@@ -31,18 +32,19 @@ void demand_apart(const Communicator& comm, Operation operation, ConstBytes read
   demand(in_place || !overlap(read, written), comm, operation, "its input and output overlap in a way that it does not allow");
 }
 
-std::int64_t elements(const Communicator& comm, Operation operation, const Reduction& reduction, ConstBytes from) {
-  demand(is_supported(reduction), comm, operation, "the reduction {} is not supported", to_string(reduction));
+std::int64_t elements(const Communicator& comm, comm::Operation operation, const comm::Reduction& reduction,
+                      comm::ConstBytes from) {
+  demand(comm::is_supported(reduction), comm, operation, "the reduction {} is not supported", comm::to_string(reduction));
   const auto element = reduction.from_bytes();
   demand(from.size() % element == 0, comm, operation, "{} bytes are not whole elements of {}", from.size(),
-         to_string(reduction));
+         comm::to_string(reduction));
   return static_cast<std::int64_t>(from.size() / element);
 }
 
 }  // namespace
 
-void Communicator::all_gather(Stream& stream, ConstBytes mine, Bytes all) {
-  const auto op = Operation::all_gather;
+void Communicator::all_gather(Stream& stream, comm::ConstBytes mine, comm::Bytes all) {
+  const auto op = comm::Operation::all_gather;
   const auto ranks = static_cast<std::size_t>(size());
   demand(all.size() == mine.size() * ranks, *this, op, "{} bytes from each rank do not make {} bytes", mine.size(), all.size());
   const auto own = all.subspan(mine.size() * static_cast<std::size_t>(rank()), mine.size());
@@ -50,8 +52,8 @@ void Communicator::all_gather(Stream& stream, ConstBytes mine, Bytes all) {
   issue(stream, {.operation = op, .from = {mine}, .to = {all}});
 }
 
-void Communicator::reduce_scatter(Stream& stream, const Reduction& reduction, ConstBytes all, Bytes mine) {
-  const auto op = Operation::reduce_scatter;
+void Communicator::reduce_scatter(Stream& stream, const comm::Reduction& reduction, comm::ConstBytes all, comm::Bytes mine) {
+  const auto op = comm::Operation::reduce_scatter;
   const auto count = elements(*this, op, reduction, all);
   demand(count % size() == 0, *this, op, "{} elements do not divide among {} ranks; pad them", count, size());
   const auto block = all.size() / static_cast<std::size_t>(size());
@@ -59,39 +61,40 @@ void Communicator::reduce_scatter(Stream& stream, const Reduction& reduction, Co
   demand(mine.size() == mine_bytes, *this, op, "a block has {} bytes, but the result {}", mine_bytes, mine.size());
   const bool can_be_in_place = reduction.from_bytes() == reduction.to_bytes() && !reduction.onto;
   const auto own = all.subspan(block * static_cast<std::size_t>(rank()), block);
-  demand_apart(*this, op, all, mine, can_be_in_place ? own : ConstBytes{});
+  demand_apart(*this, op, all, mine, can_be_in_place ? own : comm::ConstBytes{});
   issue(stream, {.operation = op, .reduction = reduction, .from = {all}, .to = {mine}});
 }
 
-void Communicator::all_reduce(Stream& stream, const Reduction& reduction, ConstBytes from, Bytes to) {
-  const auto op = Operation::all_reduce;
+void Communicator::all_reduce(Stream& stream, const comm::Reduction& reduction, comm::ConstBytes from, comm::Bytes to) {
+  const auto op = comm::Operation::all_reduce;
   const auto count = elements(*this, op, reduction, from);
   demand(!reduction.onto, *this, op, "a sum onto the values of {} ranks would be {} different sums", size(), size());
   demand(to.size() == static_cast<std::size_t>(count) * reduction.to_bytes(), *this, op,
          "{} elements do not make {} bytes of {}", count, to.size(), name_of(reduction.to));
-  demand_apart(*this, op, from, to, reduction.from_bytes() == reduction.to_bytes() ? from : ConstBytes{});
+  demand_apart(*this, op, from, to, reduction.from_bytes() == reduction.to_bytes() ? from : comm::ConstBytes{});
   issue(stream, {.operation = op, .reduction = reduction, .from = {from}, .to = {to}});
 }
 
-void Communicator::reduce(Stream& stream, const Reduction& reduction, ConstBytes from, Bytes to, int root) {
-  const auto op = Operation::reduce;
+void Communicator::reduce(Stream& stream, const comm::Reduction& reduction, comm::ConstBytes from, comm::Bytes to, int root) {
+  const auto op = comm::Operation::reduce;
   const auto count = elements(*this, op, reduction, from);
   demand_peer(*this, op, root);
   if (rank() == root) {
     demand(to.size() == static_cast<std::size_t>(count) * reduction.to_bytes(), *this, op,
            "{} elements do not make {} bytes of {}", count, to.size(), name_of(reduction.to));
-    demand_apart(*this, op, from, to, reduction.from_bytes() == reduction.to_bytes() && !reduction.onto ? from : ConstBytes{});
+    demand_apart(*this, op, from, to,
+                 reduction.from_bytes() == reduction.to_bytes() && !reduction.onto ? from : comm::ConstBytes{});
   }
   issue(stream, {.operation = op, .reduction = reduction, .from = {from}, .to = {to}, .peer = root});
 }
 
-void Communicator::broadcast(Stream& stream, Bytes bytes, int root) {
-  demand_peer(*this, Operation::broadcast, root);
-  issue(stream, {.operation = Operation::broadcast, .from = {bytes}, .to = {bytes}, .peer = root});
+void Communicator::broadcast(Stream& stream, comm::Bytes bytes, int root) {
+  demand_peer(*this, comm::Operation::broadcast, root);
+  issue(stream, {.operation = comm::Operation::broadcast, .from = {bytes}, .to = {bytes}, .peer = root});
 }
 
-void Communicator::all_to_all(Stream& stream, std::vector<ConstBytes> from, std::vector<Bytes> to) {
-  const auto op = Operation::all_to_all;
+void Communicator::all_to_all(Stream& stream, std::vector<comm::ConstBytes> from, std::vector<comm::Bytes> to) {
+  const auto op = comm::Operation::all_to_all;
   const auto ranks = static_cast<std::size_t>(size()), me = static_cast<std::size_t>(rank());
   demand(from.size() == ranks && to.size() == ranks, *this, op,
          "{} spans to send and {} to receive, where {} ranks need as many", from.size(), to.size(), ranks);
@@ -103,18 +106,18 @@ void Communicator::all_to_all(Stream& stream, std::vector<ConstBytes> from, std:
   issue(stream, {.operation = op, .from = std::move(from), .to = std::move(to)});
 }
 
-void Communicator::send(Stream& stream, ConstBytes bytes, int destination, int lane) {
-  demand_peer(*this, Operation::send, destination);
-  demand(lane >= 0 && lane < kMessageLanes, *this, Operation::send, "lane {} is not below {}", lane, kMessageLanes);
-  issue(stream, {.operation = Operation::send, .from = {bytes}, .peer = destination, .lane = lane});
+void Communicator::send(Stream& stream, comm::ConstBytes bytes, int destination, int lane) {
+  demand_peer(*this, comm::Operation::send, destination);
+  demand(lane >= 0 && lane < kMessageLanes, *this, comm::Operation::send, "lane {} is not below {}", lane, kMessageLanes);
+  issue(stream, {.operation = comm::Operation::send, .from = {bytes}, .peer = destination, .lane = lane});
 }
 
-void Communicator::receive(Stream& stream, Bytes bytes, int source, int lane) {
-  demand_peer(*this, Operation::receive, source);
-  demand(lane >= 0 && lane < kMessageLanes, *this, Operation::receive, "lane {} is not below {}", lane, kMessageLanes);
-  issue(stream, {.operation = Operation::receive, .to = {bytes}, .peer = source, .lane = lane});
+void Communicator::receive(Stream& stream, comm::Bytes bytes, int source, int lane) {
+  demand_peer(*this, comm::Operation::receive, source);
+  demand(lane >= 0 && lane < kMessageLanes, *this, comm::Operation::receive, "lane {} is not below {}", lane, kMessageLanes);
+  issue(stream, {.operation = comm::Operation::receive, .to = {bytes}, .peer = source, .lane = lane});
 }
 
-void Communicator::barrier(Stream& stream) { issue(stream, {.operation = Operation::barrier}); }
+void Communicator::barrier(Stream& stream) { issue(stream, {.operation = comm::Operation::barrier}); }
 
 }  // namespace terrace

@@ -33,27 +33,27 @@ class Communicator {
   virtual ~Communicator() = default;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
-  [[nodiscard]] virtual const std::string& name() const = 0;   // "world", or the name given to split()
-  [[nodiscard]] virtual const Machines& machines() const = 0;  // the machines of its ranks
+  [[nodiscard]] virtual const std::string& name() const = 0;         // "world", or the name given to split()
+  [[nodiscard]] virtual const comm::Machines& machines() const = 0;  // the machines of its ranks
   // Enqueues a checked call. All calls below end here.
-  virtual void issue(Stream& stream, Call call) = 0;
+  virtual void issue(Stream& stream, comm::Call call) = 0;
   // Collective: a communicator of the ranks with the same color, in the order of (key, rank). Null for a negative color. It
   // blocks until all ranks have come, and runs after all earlier collectives of this rank.
   virtual std::unique_ptr<Communicator> split(int color, int key, const std::string& name) = 0;
 
   // all = every rank's `mine`, in rank order. In place: mine is its own block of all.
-  void all_gather(Stream& stream, ConstBytes mine, Bytes all);
+  void all_gather(Stream& stream, comm::ConstBytes mine, comm::Bytes all);
   // mine = the fold of block rank() of every rank's `all`. In place: mine is its own block of all.
-  void reduce_scatter(Stream& stream, const Reduction& reduction, ConstBytes all, Bytes mine);
+  void reduce_scatter(Stream& stream, const comm::Reduction& reduction, comm::ConstBytes all, comm::Bytes mine);
   // In place: from is to.
-  void all_reduce(Stream& stream, const Reduction& reduction, ConstBytes from, Bytes to);
+  void all_reduce(Stream& stream, const comm::Reduction& reduction, comm::ConstBytes from, comm::Bytes to);
   // `to` is used on the root alone. In place there: from is to.
-  void reduce(Stream& stream, const Reduction& reduction, ConstBytes from, Bytes to, int root);
-  void broadcast(Stream& stream, Bytes bytes, int root);
+  void reduce(Stream& stream, const comm::Reduction& reduction, comm::ConstBytes from, comm::Bytes to, int root);
+  void broadcast(Stream& stream, comm::Bytes bytes, int root);
   // from[r] goes to rank r, to[r] comes from rank r. Sizes may differ, but both sides must know them; no call works in place.
-  void all_to_all(Stream& stream, std::vector<ConstBytes> from, std::vector<Bytes> to);
-  void send(Stream& stream, ConstBytes bytes, int destination, int lane);
-  void receive(Stream& stream, Bytes bytes, int source, int lane);
+  void all_to_all(Stream& stream, std::vector<comm::ConstBytes> from, std::vector<comm::Bytes> to);
+  void send(Stream& stream, comm::ConstBytes bytes, int destination, int lane);
+  void receive(Stream& stream, comm::Bytes bytes, int source, int lane);
   void barrier(Stream& stream);
 };
 

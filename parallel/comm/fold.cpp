@@ -8,7 +8,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/parallel/comm/fold_kernels.h>
 
-namespace terrace {
+namespace terrace::comm {
 namespace folding {
 
 const Kernels& select_kernels() {
@@ -75,4 +75,4 @@ void fold_past_cache(const Reduction& reduction, std::byte* to, std::span<const 
       to + static_cast<std::size_t>(head) * e_to, rest.data(), static_cast<int>(rest.size()), count - head);
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

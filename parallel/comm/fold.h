@@ -17,7 +17,7 @@
 #include <terrace/core/math/block8.h>
 #include <terrace/core/math/dtype.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 enum class Fold : std::uint8_t { sum, max };  // max: a NaN stays a NaN
 // The order in which a communicator adds contributions from several machines: by machine (machines.h), or all ranks in
@@ -34,8 +34,8 @@ struct Reduction {
   bool blocks = false;
   SumOrder order = SumOrder::machines;
 
-  [[nodiscard]] std::size_t from_bytes() const { return blocks ? kBlock8Bytes : size_of(from); }
-  [[nodiscard]] std::size_t to_bytes() const { return blocks ? kBlock8Elements * size_of(to) : size_of(to); }
+  [[nodiscard]] std::size_t from_bytes() const { return blocks ? math::kBlock8Bytes : size_of(from); }
+  [[nodiscard]] std::size_t to_bytes() const { return blocks ? math::kBlock8Elements * size_of(to) : size_of(to); }
   static Reduction sum(DType dtype) { return {dtype, dtype, Fold::sum}; }
   static Reduction max(DType dtype) { return {dtype, dtype, Fold::max}; }
   static Reduction sum_of_blocks() { return {.blocks = true}; }
@@ -50,4 +50,4 @@ void fold(const Reduction& reduction, std::byte* to, std::span<const std::byte* 
 // takes blocks.
 void fold_past_cache(const Reduction& reduction, std::byte* to, std::span<const std::byte* const> from, std::int64_t count);
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -3,8 +3,8 @@
 
 #include <terrace/parallel/comm/fold_kernels.inl>
 
-namespace terrace::folding {
+namespace terrace::comm::folding {
 
 constinit const Kernels kKernelsAvx512 = make_kernels("avx512");
 
-}  // namespace terrace::folding
+}  // namespace terrace::comm::folding

@@ -3,8 +3,8 @@
 
 #include <terrace/parallel/comm/fold_kernels.inl>
 
-namespace terrace::folding {
+namespace terrace::comm::folding {
 
 constinit const Kernels kKernelsBaseline = make_kernels("baseline");
 
-}  // namespace terrace::folding
+}  // namespace terrace::comm::folding

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-namespace terrace::folding {
+namespace terrace::comm::folding {
 
 using Kernel = void (*)(void* to, const void* const* from, int sources, std::int64_t count);
 
@@ -28,4 +28,4 @@ inline constexpr int kKernelTables = 3;
 const Kernels* kernels_if_supported(int table);
 const Kernels& select_kernels();  // the best this processor runs
 
-}  // namespace terrace::folding
+}  // namespace terrace::comm::folding

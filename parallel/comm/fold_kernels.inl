@@ -1,7 +1,7 @@
 // The source of every kernel table; each fold_<isa>.cpp includes it once. Everything has internal linkage. Lanes are
 // independent, so the instruction set only decides how many elements run at once.
 
-namespace terrace::folding {
+namespace terrace::comm::folding {
 namespace {
 
 using i64 = std::int64_t;
@@ -148,27 +148,27 @@ void fold_blocks(void* to_bytes, const void* const* from_bytes, int sources, i64
 }
 
 constexpr Kernels make_kernels(const char* name) {
-  return {name,
-          {{{fold<float, float, false, false>, fold<float, float, false, true>},
-            {fold<float, float, true, false>, fold<float, float, true, true>}},
-           {{fold<double, double, false, false>, fold<double, double, false, true>},
-            {fold<double, double, true, false>, fold<double, double, true, true>}},
-           {{fold<u16, u16, false, false>, fold<u16, u16, false, true>},
-            {fold<u16, u16, true, false>, fold<u16, u16, true, true>}},
-           {{fold<u16, float, false, false>, fold<u16, float, false, true>},
-            {fold<u16, float, true, false>, fold<u16, float, true, true>}},
-           {{fold<float, u16, false, false>, fold<float, u16, false, true>},
-            {fold<float, u16, true, false>, fold<float, u16, true, true>}},
-           {{fold_blocks<false>, fold_blocks<true>}, {nullptr, nullptr}}},
-          {{fold<float, float, false, false, true>, fold<float, float, true, false, true>},
-           {fold<double, double, false, false, true>, fold<double, double, true, false, true>},
-           {fold<u16, u16, false, false, true>, fold<u16, u16, true, false, true>},
-           {fold<u16, float, false, false, true>, fold<u16, float, true, false, true>},
-           {fold<float, u16, false, false, true>, fold<float, u16, true, false, true>},
-           {fold_blocks<false>, nullptr}}};
+  return {
+      name,
+      {{{fold<float, float, false, false>, fold<float, float, false, true>},
+        {fold<float, float, true, false>, fold<float, float, true, true>}},
+       {{fold<double, double, false, false>, fold<double, double, false, true>},
+        {fold<double, double, true, false>, fold<double, double, true, true>}},
+       {{fold<u16, u16, false, false>, fold<u16, u16, false, true>}, {fold<u16, u16, true, false>, fold<u16, u16, true, true>}},
+       {{fold<u16, float, false, false>, fold<u16, float, false, true>},
+        {fold<u16, float, true, false>, fold<u16, float, true, true>}},
+       {{fold<float, u16, false, false>, fold<float, u16, false, true>},
+        {fold<float, u16, true, false>, fold<float, u16, true, true>}},
+       {{fold_blocks<false>, fold_blocks<true>}, {nullptr, nullptr}}},
+      {{fold<float, float, false, false, true>, fold<float, float, true, false, true>},
+       {fold<double, double, false, false, true>, fold<double, double, true, false, true>},
+       {fold<u16, u16, false, false, true>, fold<u16, u16, true, false, true>},
+       {fold<u16, float, false, false, true>, fold<u16, float, true, false, true>},
+       {fold<float, u16, false, false, true>, fold<float, u16, true, false, true>},
+       {fold_blocks<false>, nullptr}}};
 }
 
 #undef TERRACE_INLINE
 
 }  // namespace
-}  // namespace terrace::folding
+}  // namespace terrace::comm::folding

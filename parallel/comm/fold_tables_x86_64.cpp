@@ -1,6 +1,6 @@
 #include <terrace/parallel/comm/fold_kernels.h>
 
-namespace terrace::folding {
+namespace terrace::comm::folding {
 
 const Kernels* kernels_if_supported(int table) {
   // Not an ifunc: its resolver runs before the sanitizers, which instrument it, are ready.
@@ -17,4 +17,4 @@ const Kernels* kernels_if_supported(int table) {
   }
 }
 
-}  // namespace terrace::folding
+}  // namespace terrace::comm::folding

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace terrace {
+namespace terrace::comm {
 
 Machines Machines::one(int ranks) {
   Machines m;
@@ -81,7 +81,7 @@ std::int64_t busiest_blocks(int machines) {
 
 DType sum_dtype(const Reduction& r) { return r.from == DType::fp64 ? DType::fp64 : DType::fp32; }
 std::size_t sum_bytes(const Reduction& r) { return static_cast<std::size_t>(sum_elements(r, 1)) * size_of(sum_dtype(r)); }
-std::int64_t sum_elements(const Reduction& r, std::int64_t count) { return r.blocks ? count * kBlock8Elements : count; }
+std::int64_t sum_elements(const Reduction& r, std::int64_t count) { return r.blocks ? count * math::kBlock8Elements : count; }
 Reduction within_machine(const Reduction& r) {
   return {.from = r.from, .to = sum_dtype(r), .fold = r.fold, .blocks = r.blocks};
 }
@@ -121,4 +121,4 @@ void fold(const Machines& machines, const Reduction& r, std::byte* to, std::span
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -26,7 +26,7 @@
 
 #include <terrace/parallel/comm/fold.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 class Machines {
  public:
@@ -82,4 +82,4 @@ std::int64_t sum_elements(const Reduction& reduction, std::int64_t count);
 void fold(const Machines& machines, const Reduction& reduction, std::byte* to, std::span<const std::byte* const> from,
           std::int64_t count);
 
-}  // namespace terrace
+}  // namespace terrace::comm

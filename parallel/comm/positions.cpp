@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 Position PositionLog::now() const {
   Position position = position_;
@@ -29,4 +29,4 @@ std::string report(std::span<const Position> positions) {
   return text;
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -11,7 +11,7 @@
 
 #include <terrace/parallel/comm/call.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 struct Position {
   std::uint64_t ended = 0;    // calls that have ended
@@ -43,4 +43,4 @@ std::string to_string(const Position& position);
 // One line per rank.
 std::string report(std::span<const Position> positions);
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -6,11 +6,11 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 class RankFailed : public Error {
  public:
   using Error::Error;
 };
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -10,19 +10,20 @@
 namespace terrace {
 namespace {
 
-void copy(Stream& stream, ConstBytes from, Bytes to) {
+void copy(Stream& stream, comm::ConstBytes from, comm::Bytes to) {
   if (from.data() != to.data() && !to.empty()) stream.copy(to.data(), from.data(), to.size());
 }
 
-void fold_one(Stream& stream, const Reduction& r, ConstBytes from, Bytes to) {
+void fold_one(Stream& stream, const comm::Reduction& r, comm::ConstBytes from, comm::Bytes to) {
   if (to.empty()) return;
   auto* const data = const_cast<std::byte*>(from.data());
   const auto elements = static_cast<std::int64_t>(to.size() / size_of(r.to));
   const TensorView sum{to.data(), r.to, {elements}};
   if (!r.onto && !r.blocks && r.from == r.to) return copy(stream, from, to);
   if (r.blocks && !r.onto)
-    return stream.device().math().unpack_block8(stream, sum, {data, DType::i32, {elements / kBlock8Elements, kBlock8Words}});
-  if (r.blocks || (r.onto && r.fold == Fold::max))
+    return stream.device().math().unpack_block8(stream, sum,
+                                                {data, DType::i32, {elements / math::kBlock8Elements, math::kBlock8Words}});
+  if (r.blocks || (r.onto && r.fold == comm::Fold::max))
     throw Error("one rank alone cannot fold a " + to_string(r) + " on a GPU", ErrorKind::refused);
   stream.device().math().convert(stream, sum, {data, r.from, {elements}}, r.onto ? Accumulate::yes : Accumulate::no);
 }
@@ -32,17 +33,17 @@ class SelfCommunicator final : public Communicator {
   [[nodiscard]] int rank() const override { return 0; }
   [[nodiscard]] int size() const override { return 1; }
   [[nodiscard]] const std::string& name() const override { return host_->name(); }
-  [[nodiscard]] const Machines& machines() const override { return host_->machines(); }
-  void issue(Stream& stream, Call call) override {
+  [[nodiscard]] const comm::Machines& machines() const override { return host_->machines(); }
+  void issue(Stream& stream, comm::Call call) override {
     if (stream.device().computes_on_host()) return host_->issue(stream, std::move(call));
     switch (call.operation) {
-      case Operation::all_gather:
-      case Operation::all_to_all: return copy(stream, call.from.front(), call.to.front());
-      case Operation::reduce_scatter:
-      case Operation::all_reduce:
-      case Operation::reduce: return fold_one(stream, call.reduction, call.from.front(), call.to.front());
-      case Operation::broadcast:
-      case Operation::barrier: return;
+      case comm::Operation::all_gather:
+      case comm::Operation::all_to_all: return copy(stream, call.from.front(), call.to.front());
+      case comm::Operation::reduce_scatter:
+      case comm::Operation::all_reduce:
+      case comm::Operation::reduce: return fold_one(stream, call.reduction, call.from.front(), call.to.front());
+      case comm::Operation::broadcast:
+      case comm::Operation::barrier: return;
       default: return host_->issue(stream, std::move(call));  // refuses it: there is no other rank
     }
   }

@@ -10,7 +10,7 @@
 
 #include <terrace/parallel/comm/rank_failed.h>
 
-namespace terrace {
+namespace terrace::comm {
 namespace {
 
 // Collectives run in the order of issue, even if they were issued to different streams.
@@ -160,4 +160,4 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> trans
   return std::make_unique<StreamCommunicator>(std::move(transport));
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

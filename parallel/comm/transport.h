@@ -13,7 +13,7 @@
 
 #include <terrace/parallel/comm/communicator.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 class Transport {
  public:
@@ -38,4 +38,4 @@ std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> trans
 // been issued. std::logic_error for a decorator.
 std::shared_ptr<Transport> release_transport(std::unique_ptr<Communicator> communicator);
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <utility>
 
-namespace terrace {
+namespace terrace::comm {
 
 class WaitClock {
  public:
@@ -23,4 +23,4 @@ class WaitClock {
   Clock::time_point since_ = Clock::now(), looked_ = since_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::comm

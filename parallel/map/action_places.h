@@ -13,7 +13,7 @@
 #include <terrace/parallel/model/update_place.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace {
+namespace terrace::map {
 
 class ActionPlaces {
  public:
@@ -35,4 +35,4 @@ class ActionPlaces {
   MessageLanes messages_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::map

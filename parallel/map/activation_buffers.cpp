@@ -4,11 +4,16 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::map {
 namespace {
 
 Chunk buffer(Role role, std::uint32_t layer, std::uint32_t micro_batch, std::uint64_t bytes) {
-  return {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = layer, .position = micro_batch, .role = role};
+  return {.bytes = bytes,
+          .kind = ChunkKind::activation,
+          .end = memory::End::high,
+          .layer = layer,
+          .position = micro_batch,
+          .role = role};
 }
 
 std::vector<TensorSpec> kept_by_forward(const Layer& layer, const LayerFacts& facts, std::int64_t decode_positions) {
@@ -20,8 +25,8 @@ std::vector<TensorSpec> kept_by_forward(const Layer& layer, const LayerFacts& fa
 
 }  // namespace
 
-ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phases, const Skips& skips,
-                                     const HeldLayers& pipeline, const StepShape& shape, std::int64_t decode_positions)
+ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phases, const model::Skips& skips,
+                                     const mesh::HeldLayers& pipeline, const StepShape& shape, std::int64_t decode_positions)
     : phases_(phases),
       micro_batches_(shape.micro_batches),
       halves_(pipeline.halves),
@@ -31,12 +36,13 @@ ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phas
     const auto reader = skips.reader(l);
     const bool here = pipeline.holds(l);
     // True if this rank computes the layer, the one before it, or the one that skips from its input.
-    const bool has_input = here || (l > 0 && pipeline.holds(l - 1)) || (reader != Skips::kNone && pipeline.holds(reader));
+    const bool has_input =
+        here || (l > 0 && pipeline.holds(l - 1)) || (reader != model::Skips::kNone && pipeline.holds(reader));
     layers_.push_back({.saved = Pack(kept_by_forward(*model.layers[l], phases.facts(l), decode_positions)),
                        .carried = Pack(phases.facts(l).carried),
                        .here = here,
                        .input_bytes = l == 0 || !has_input ? 0 : bytes_,
-                       .skip_bytes = reader == Skips::kNone || !has_input ? 0 : bytes_});
+                       .skip_bytes = reader == model::Skips::kNone || !has_input ? 0 : bytes_});
   }
 }
 
@@ -73,4 +79,4 @@ void ActivationBuffers::add_skips_to(ChunkTable& chunks) {
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::map

@@ -30,12 +30,12 @@
 #include <terrace/parallel/model/skips.h>
 #include <terrace/parallel/model/step_shape.h>
 
-namespace terrace {
+namespace terrace::map {
 
 class ActivationBuffers {
  public:
   // If `decode_positions` is not 0, saved(l, 0) is layer l's cache of this many positions.
-  ActivationBuffers(const Model& model, const LayerPhases& phases, const Skips& skips, const HeldLayers& pipeline,
+  ActivationBuffers(const Model& model, const LayerPhases& phases, const model::Skips& skips, const mesh::HeldLayers& pipeline,
                     const StepShape& shape, std::int64_t decode_positions);
   // Each is called once. They are two because a map adds other chunks in between.
   void add_to(ChunkTable& chunks);
@@ -84,4 +84,4 @@ class ActivationBuffers {
   std::vector<std::uint32_t> skipped_;  // [layer]: e(l, 0); empty without skips
 };
 
-}  // namespace terrace
+}  // namespace terrace::map

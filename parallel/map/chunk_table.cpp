@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-namespace terrace {
+namespace terrace::map {
 
 std::uint32_t ChunkTable::add(std::uint32_t count, Chunk chunk) {
   chunk.run_first = size();
@@ -17,7 +17,7 @@ std::uint32_t ChunkTable::add(std::uint32_t count, Chunk chunk) {
   return chunk.run_first;
 }
 
-void ChunkTable::add_to(Residency& residency) const {
+void ChunkTable::add_to(memory::Residency& residency) const {
   if (residency.chunks() != 0) throw std::logic_error("ChunkTable: the residency has chunks already");
   for (std::uint32_t i = 0; i < size(); i += std::max(1U, chunks_[i].run_count))
     residency.add_run(chunks_[i].run_count, std::max(chunks_[i].bytes, kPageBytes), chunks_[i].kind, chunks_[i].end);
@@ -55,4 +55,4 @@ std::string describe(const Chunk& c, const std::string& layer, std::uint64_t chu
   return "chunk";
 }
 
-}  // namespace terrace
+}  // namespace terrace::map

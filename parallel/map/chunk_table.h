@@ -11,7 +11,7 @@
 #include <terrace/memory/chunk.h>
 #include <terrace/memory/residency.h>
 
-namespace terrace {
+namespace terrace::map {
 
 enum class Role : std::uint8_t {
   state,
@@ -41,8 +41,8 @@ constexpr bool is_of_parameters(Role role) {
 
 struct Chunk {
   std::uint64_t bytes = 0;
-  Kind kind = Kind::activation;
-  End end = End::low;
+  ChunkKind kind = ChunkKind::activation;
+  memory::End end = memory::End::low;
   std::uint32_t layer = 0, position = 0;  // position: chunk within the layer, or micro-batch
   Role role = Role::state;
   std::uint32_t run_first = 0, run_count = 1;
@@ -53,7 +53,7 @@ class ChunkTable {
   // Adds a run of equal chunks; returns the number of the first one. In a run of several, positions count up from 0.
   std::uint32_t add(std::uint32_t count, Chunk chunk);
   void place(std::uint32_t chunk, std::uint32_t position) { chunks_[chunk].position = position; }
-  void add_to(Residency& residency) const;  // all of them; the residency must be empty
+  void add_to(memory::Residency& residency) const;  // all of them; the residency must be empty
 
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(chunks_.size()); }
   [[nodiscard]] const Chunk& operator[](ChunkId chunk) const { return chunks_[index(chunk)]; }
@@ -67,4 +67,4 @@ class ChunkTable {
 // "second moment of layers.7.mlp, elements 4194304..8388607", "input of layers.3.attention, micro-batch 2".
 std::string describe(const Chunk& chunk, const std::string& layer, std::uint64_t chunk_elements);
 
-}  // namespace terrace
+}  // namespace terrace::map

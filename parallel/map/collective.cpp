@@ -8,7 +8,7 @@
 #include <terrace/parallel/map/gradient_squares.h>
 #include <terrace/parallel/map/step_map.h>
 
-namespace terrace {
+namespace terrace::map {
 namespace {
 
 ChunkBytes whole(const StepMap& map, ChunkId chunk) { return {chunk, 1, 0, map.chunks()[chunk].bytes}; }
@@ -18,8 +18,8 @@ std::vector<Collective> gather_of(const StepMap& map, const Action& a) {
   const auto& data = map.data();
   const auto mine = whole(map, map.gathered_from(a));
   // If weights are not sharded, the group is a run of chunks, and this rank's chunk is one of them.
-  const auto chunks = data.shards(Kind::parameter) ? 1 : data.group();
-  return {{.operation = Operation::all_gather,
+  const auto chunks = data.shards(ChunkKind::parameter) ? 1 : data.group();
+  return {{.operation = comm::Operation::all_gather,
            .members = {data.shared_by},
            .from = mine,
            .to = {map.gathered(a.layer, a.chunk), chunks, 0, mine.bytes * data.group()},
@@ -27,19 +27,23 @@ std::vector<Collective> gather_of(const StepMap& map, const Action& a) {
            .dtype = map.options().recipe.compute}};
 }
 
-Reduction sum_of_gradients(const StepMap& map) {
-  auto sum = Reduction::sum(map.options().recipe.gradient);
+comm::Reduction sum_of_gradients(const StepMap& map) {
+  auto sum = comm::Reduction::sum(map.options().recipe.gradient);
   sum.order = map.data().sum_order();
   return sum;
 }
 
-Collective all_reduce_of(const Members& members, const ChunkBytes& what, const Reduction& sum) {
-  return {
-      .operation = Operation::all_reduce, .members = members, .from = what, .to = what, .reduction = sum, .dtype = sum.from};
+Collective all_reduce_of(const mesh::Members& members, const ChunkBytes& what, const comm::Reduction& sum) {
+  return {.operation = comm::Operation::all_reduce,
+          .members = members,
+          .from = what,
+          .to = what,
+          .reduction = sum,
+          .dtype = sum.from};
 }
 
-Collective all_gather_of(const Members& members, const ChunkBytes& from, const ChunkBytes& to) {
-  return {.operation = Operation::all_gather, .members = members, .from = from, .to = to};
+Collective all_gather_of(const mesh::Members& members, const ChunkBytes& from, const ChunkBytes& to) {
+  return {.operation = comm::Operation::all_gather, .members = members, .from = from, .to = to};
 }
 
 // A group of gradients as the backward wrote it, and the places of its sum on this rank.
@@ -64,13 +68,13 @@ std::vector<Collective> between_directions(const StepMap& map, const Action& a) 
   const auto& pipeline = map.pipeline();
   const auto group = group_of(map, a);
   auto sum = sum_of_gradients(map);
-  const Members both{data.axes(), true, std::array{pipeline.holder(a.layer, 0), pipeline.holder(a.layer, 1)}};
+  const mesh::Members both{data.axes(), true, std::array{pipeline.holder(a.layer, 0), pipeline.holder(a.layer, 1)}};
   if (!data.folds_each()) return {all_reduce_of(both, group.all, sum)};
   auto part = group.sums;
   part.bytes /= pipeline.replicas() * data.ranks;
   part.offset = part.bytes * (pipeline.replica(a.layer) * data.ranks + data.turn);
   sum.onto = !map.rounds().begins_gradient(a.micro_batch);
-  std::vector<Collective> all{{.operation = Operation::reduce_scatter,
+  std::vector<Collective> all{{.operation = comm::Operation::reduce_scatter,
                                .members = both,
                                .from = group.all,
                                .to = part,
@@ -87,7 +91,7 @@ std::vector<Collective> reduction_of(const StepMap& map, const Action& a) {
   const auto sum = sum_of_gradients(map);
   if (!data.folds_each() && data.stage() == 0) return {all_reduce_of({data.axes()}, group.all, sum)};
   const bool last = map.rounds().ends_gradient(a.micro_batch);
-  Collective scatter{.operation = Operation::reduce_scatter,
+  Collective scatter{.operation = comm::Operation::reduce_scatter,
                      .members = {data.shared_by},
                      .from = group.all,
                      .to = group.own_sum,
@@ -107,7 +111,7 @@ std::vector<Collective> reduction_of(const StepMap& map, const Action& a) {
   }
   std::vector<Collective> all{scatter};
   if (last && data.copies() > 1) all.push_back(all_reduce_of({data.copied_over}, group.own_sum, sum));
-  if (last && data.folds_each() && !data.shards(Kind::gradient))
+  if (last && data.folds_each() && !data.shards(ChunkKind::gradient))
     all.push_back(all_gather_of({data.axes()}, group.own_sum, group.sums));
   return all;
 }
@@ -115,12 +119,12 @@ std::vector<Collective> reduction_of(const StepMap& map, const Action& a) {
 // The exchanges of an optimizer of whole layers, in its scratch memory.
 std::vector<Collective> scratch_exchanges_of(const StepMap& map, const Action& a) {
   std::vector<Collective> all;
-  const Members sharers{map.data().shared_by};
+  const mesh::Members sharers{map.data().shared_by};
   for (const auto& e : map.layer_needs(a.layer).exchanges) {
     const ChunkBytes sum{map.update_scratch(), 1, e.offset, e.bytes};
     const auto part = e.bytes / map.data().group();
     if (e.way == ScratchExchange::Way::sum)
-      all.push_back(all_reduce_of(sharers, sum, Reduction::sum(DType::fp64)));
+      all.push_back(all_reduce_of(sharers, sum, comm::Reduction::sum(DType::fp64)));
     else
       all.push_back(all_gather_of(sharers, {sum.first, 1, e.offset + part * map.data().place(), part}, sum));
   }
@@ -134,7 +138,7 @@ std::vector<Collective> message_of(const StepMap& map, const Action& a) {
     message.members = {Axis::pp};
     message.peer = a.peer;
     message.lane = static_cast<std::uint32_t>(a.payload);
-    message.operation = a.op == Op::send ? Operation::send : Operation::receive;
+    message.operation = a.op == Op::send ? comm::Operation::send : comm::Operation::receive;
     (a.op == Op::send ? message.from : message.to) = whole(map, chunk);
   }
   return all;
@@ -147,7 +151,7 @@ std::vector<Collective> visit_of(const StepMap& map, const Action& a) {
   const auto& recipe = map.options().recipe;
   const auto parts = map.parts();
   std::vector<Collective> all;
-  const auto show = [&](Kind kind) {
+  const auto show = [&](ChunkKind kind) {
     const auto bytes = recipe.chunk_bytes(kind, map.layout().chunk_elements());
     const ChunkBytes mine{map.visited(kind), 1, parts.rank() * bytes * data.group(), bytes * data.group()};
     if (data.shards(kind) && map.pipeline().holds(a.layer))
@@ -155,7 +159,8 @@ std::vector<Collective> visit_of(const StepMap& map, const Action& a) {
     for (std::uint32_t i = 0; map.pipeline().ranks > 1 && i < data.group(); ++i) {
       const auto shown = map.shown(kind, a.layer) ? ChunkBytes{map.visited(kind), 1, mine.offset + i * bytes, bytes}
                                                   : whole(map, map.state(kind, a.layer, map.data().chunks_of(a.chunk)[i]));
-      Collective broadcast{.operation = Operation::broadcast, .members = {Axis::pp}, .peer = map.pipeline().holder(a.layer)};
+      Collective broadcast{
+          .operation = comm::Operation::broadcast, .members = {Axis::pp}, .peer = map.pipeline().holder(a.layer)};
       (map.pipeline().speaks_for(a.layer) ? broadcast.from : broadcast.to) = shown;
       all.push_back(broadcast);
     }
@@ -169,19 +174,19 @@ std::vector<Collective> visit_of(const StepMap& map, const Action& a) {
       all.push_back(all_gather_of({kPartAxes}, whole(map, map.state(kind, a.layer, data.chunks_of(a.chunk)[i])),
                                   {map.visited(kind), 1, i * bytes * ranks, bytes * ranks}));
   };
-  for (const auto kind : {Kind::parameter, Kind::master})
+  for (const auto kind : {ChunkKind::parameter, ChunkKind::master})
     if (map.visits(kind, a)) show(kind);
   return all;
 }
 
 // The ranks that hold the same part of a parameter as this one.
-Members holders_of(const StepMap& map, const ParamSpec& param) {
-  Members members{.axes = kPartAxes, .lane = Lane::tensor};
+mesh::Members holders_of(const StepMap& map, const ParamSpec& param) {
+  mesh::Members members{.axes = kPartAxes, .lane = Lane::tensor};
   for (const auto axis : kAllAxes) {
     if (!kPartAxes.has(axis) || map.mesh().degree(axis) == 1) continue;
     const auto neighbour = (map.mesh().coordinate(map.rank(), axis) + 1) % map.mesh().degree(axis);
     const auto other = map.mesh().index(map.mesh().at(map.rank(), axis, neighbour), kPartAxes);
-    if (!hold_the_same(param, map.parts(), map.parts().of(other))) members.axes = members.axes - axis;
+    if (!model::hold_the_same(param, map.parts(), map.parts().of(other))) members.axes = members.axes - axis;
   }
   return members;
 }
@@ -195,12 +200,12 @@ std::vector<Collective> unification_of(const StepMap& map, const Action& a) {
   for (const auto chunk : map.final_gradients(a.layer))
     for (const auto& s : layout.segments(a.layer, chunk)) {
       const auto& param = layout.param_at(a.layer, s.tensor);
-      if (holders(param, map.parts()) == 1) continue;
+      if (model::holders(param, map.parts()) == 1) continue;
       const auto size = size_of(sum.from);
       const auto unite = [&](ChunkId gradient) {
         all.push_back(all_reduce_of(holders_of(map, param), {gradient, 1, s.chunk_element * size, s.elements * size}, sum));
       };
-      unite(map.state(Kind::gradient, a.layer, chunk));
+      unite(map.state(ChunkKind::gradient, a.layer, chunk));
       if (layout.is_tied(a.layer, s.tensor)) unite(map.tied_gradient(chunk));
     }
   return all;
@@ -246,7 +251,7 @@ std::vector<Collective> phase_exchange_of(const StepMap& map, const Action& a) {
     return all;
   };
   Collective c{.operation = exchange->operation, .members = exchange->members, .from = from.bytes, .to = to.bytes};
-  if (c.operation == Operation::all_to_all) {
+  if (c.operation == comm::Operation::all_to_all) {
     c.sent = bytes(exchange->sent);
     c.received = bytes(exchange->received);
     c.neighbours = exchange->neighbours;
@@ -258,10 +263,11 @@ std::vector<Collective> phase_exchange_of(const StepMap& map, const Action& a) {
   c.to.bytes = bytes(exchange->received).at(0);
   c.peer = exchange->root;
   const bool is_root = map.mesh().index(map.rank(), c.members.axes) == c.peer;
-  if (c.operation == Operation::broadcast) (is_root ? c.to : c.from) = {};
-  if (c.operation == Operation::reduce && !is_root) c.to = {};
-  if (c.operation == Operation::reduce || c.operation == Operation::reduce_scatter || c.operation == Operation::all_reduce) {
-    c.reduction = Reduction::sum(dtype);
+  if (c.operation == comm::Operation::broadcast) (is_root ? c.to : c.from) = {};
+  if (c.operation == comm::Operation::reduce && !is_root) c.to = {};
+  if (c.operation == comm::Operation::reduce || c.operation == comm::Operation::reduce_scatter ||
+      c.operation == comm::Operation::all_reduce) {
+    c.reduction = comm::Reduction::sum(dtype);
     c.dtype = dtype;
   }
   return {c};
@@ -293,7 +299,7 @@ std::vector<Collective> collectives_of(const StepMap& map, const Action& a) {
 
 Collective losses_of(const StepMap& map) {
   const auto losses = std::uint64_t{map.micro_batches()} * map.data().with_sequences() + router_sums_of(map.model());
-  return all_reduce_of({kAllRanks}, {.bytes = losses * sizeof(double)}, Reduction::sum(DType::fp64));
+  return all_reduce_of({kAllRanks}, {.bytes = losses * sizeof(double)}, comm::Reduction::sum(DType::fp64));
 }
 
 std::optional<Collective> squares_of(const StepMap& map) {
@@ -301,11 +307,11 @@ std::optional<Collective> squares_of(const StepMap& map) {
   if (map.data().stage() >= 1) holders = holders | map.data().shared_by;
   if (map.mesh().size(holders) == 1) return std::nullopt;
   return all_reduce_of({holders}, {.bytes = GradientSquares::blocks_of(map.layout()) * sizeof(double)},
-                       Reduction::sum(DType::fp64));
+                       comm::Reduction::sum(DType::fp64));
 }
 
-std::set<Members> members_of(const StepMap& map, std::span<const Program* const> programs) {
-  std::set<Members> all{losses_of(map).members, {kAllRanks - kBatchAxes}};  // the second: an evaluation's losses
+std::set<mesh::Members> members_of(const StepMap& map, std::span<const Program* const> programs) {
+  std::set<mesh::Members> all{losses_of(map).members, {kAllRanks - kBatchAxes}};  // the second: an evaluation's losses
   if (const auto squares = squares_of(map)) all.insert(squares->members);
   for (const auto* const program : programs)
     for (const auto& action : program->actions)
@@ -315,11 +321,11 @@ std::set<Members> members_of(const StepMap& map, std::span<const Program* const>
 
 std::uint64_t wire_bytes(const Collective& c) {
   if (c.told) return std::accumulate(c.sent.begin(), c.sent.end(), std::uint64_t{0});
-  const auto bytes = c.operation == Operation::all_gather || c.operation == Operation::receive ? c.to.bytes
-                     : c.from.bytes != 0                                                       ? c.from.bytes
-                                                                                               : c.to.bytes;
+  const auto bytes = c.operation == comm::Operation::all_gather || c.operation == comm::Operation::receive ? c.to.bytes
+                     : c.from.bytes != 0                                                                   ? c.from.bytes
+                                                                                                           : c.to.bytes;
   if (c.wire == Travel::bf16) return bytes / 2;
-  return c.wire == Travel::int8 ? bytes / size_of(c.dtype) / kBlock8Elements * kBlock8Bytes : bytes;
+  return c.wire == Travel::int8 ? bytes / size_of(c.dtype) / math::kBlock8Elements * math::kBlock8Bytes : bytes;
 }
 
 std::vector<Use> uses_of(const StepMap& map, std::span<const Collective> collectives) {
@@ -335,7 +341,7 @@ std::vector<Use> uses_of(const StepMap& map, std::span<const Collective> collect
         uses.push_back({ChunkId(chunk), access});
     };
     // A gather in place leaves the rank's own block as it is.
-    const bool keeps_own = c.operation == Operation::all_gather && c.from.chunks == 1 && c.from.offset == 0 &&
+    const bool keeps_own = c.operation == comm::Operation::all_gather && c.from.chunks == 1 && c.from.offset == 0 &&
                            c.from.bytes == map.chunks()[c.from.first].bytes;
     for (auto i = index(c.from.first); is_in(c.from, i); ++i)
       add(i, is_in(c.to, i) && !keeps_own ? Access::update : Access::read);
@@ -345,4 +351,4 @@ std::vector<Use> uses_of(const StepMap& map, std::span<const Collective> collect
   return uses;
 }
 
-}  // namespace terrace
+}  // namespace terrace::map

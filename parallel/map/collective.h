@@ -18,8 +18,10 @@
 #include <terrace/parallel/program/program.h>
 
 namespace terrace {
-
 class StepMap;
+}  // namespace terrace
+
+namespace terrace::map {
 
 // Bytes inside a run of chunks that are adjacent in memory. All chunks of the run count as used, even if only a part of the
 // bytes is.
@@ -31,10 +33,10 @@ struct ChunkBytes {
 };
 
 struct Collective {
-  Operation operation = Operation::all_gather;
-  Members members = {};
+  comm::Operation operation = comm::Operation::all_gather;
+  mesh::Members members = {};
   ChunkBytes from = {}, to = {};
-  Reduction reduction = {};                             // of a sum; describes the numbers as they travel
+  comm::Reduction reduction = {};                       // of a sum; describes the numbers as they travel
   Travel wire = Travel::whole;                          // the wire dtype of `from`
   DType dtype = DType::fp32;                            // of the numbers, before they are packed for the wire
   std::uint32_t peer = 0;                               // of a broadcast or a message: the member's number
@@ -51,11 +53,11 @@ Collective losses_of(const StepMap& map);
 // The sum of one update's squares over the ranks that together hold one replica of the state; empty if each rank has them all.
 std::optional<Collective> squares_of(const StepMap& map);
 // The members of all collectives in these programs.
-std::set<Members> members_of(const StepMap& map, std::span<const Program* const> programs);
+std::set<mesh::Members> members_of(const StepMap& map, std::span<const Program* const> programs);
 
 // The bytes on the wire: the result of a gather, the input of a reduction, or a message.
 std::uint64_t wire_bytes(const Collective& collective);
 // The chunks that the collectives use, in order, each only once.
 std::vector<Use> uses_of(const StepMap& map, std::span<const Collective> collectives);
 
-}  // namespace terrace
+}  // namespace terrace::map

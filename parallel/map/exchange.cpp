@@ -6,7 +6,7 @@
 #include <terrace/core/base/units.h>
 #include <terrace/parallel/comm/between_machines.h>
 
-namespace terrace {
+namespace terrace::map {
 namespace {
 
 // How the ranks of a collective are distributed over nodes.
@@ -15,7 +15,7 @@ struct Spread {
   double at_once = 1;             // collectives of that kind that share a node's link
 };
 
-Spread spread_of(const Links& links, const Exchange& e) {
+Spread spread_of(const machine::Links& links, const Exchange& e) {
   const auto node = links.ranks_per_node == 0 ? e.ranks * e.stride : links.ranks_per_node;
   const auto on_node = std::clamp(node / e.stride, 1U, e.ranks);
   const auto nodes = (e.ranks + on_node - 1) / on_node;
@@ -25,9 +25,12 @@ Spread spread_of(const Links& links, const Exchange& e) {
 // An all-reduce is a reduce-scatter and an all-gather. On average, a broadcast costs as much as a gather (every rank but one
 // receives the whole), and a reduction to one rank as much as a reduce-scatter (every other rank sends the whole).
 bool reduces(const Exchange& e) {
-  return e.operation == Operation::reduce_scatter || e.operation == Operation::all_reduce || e.operation == Operation::reduce;
+  return e.operation == comm::Operation::reduce_scatter || e.operation == comm::Operation::all_reduce ||
+         e.operation == comm::Operation::reduce;
 }
-bool gathers(const Exchange& e) { return e.operation != Operation::reduce_scatter && e.operation != Operation::reduce; }
+bool gathers(const Exchange& e) {
+  return e.operation != comm::Operation::reduce_scatter && e.operation != comm::Operation::reduce;
+}
 double sum_bytes(const Exchange& e) { return static_cast<double>(std::max(e.bytes, e.sum_bytes)); }
 
 // The bytes that one rank sends in the reduction and in the gather. Between nodes, a gather sends each block once to each node;
@@ -39,7 +42,7 @@ Sent sent_by(const Spread& s, const Exchange& e) {
   // With several nodes, some neighbours are on different nodes; the cost counts as if all were.
   const auto all = static_cast<double>(e.bytes);
   if (e.hop) return {.reduction = {}, .gather = {s.nodes > 1 ? 0 : all, s.nodes > 1 ? all : 0}};
-  if (e.operation == Operation::all_to_all) {  // a block to each rank
+  if (e.operation == comm::Operation::all_to_all) {  // a block to each rank
     const double each = static_cast<double>(e.bytes) / e.ranks;
     return {.reduction = {}, .gather = {each * (s.on_node - 1), each * (e.ranks - s.on_node)}};
   }
@@ -48,34 +51,34 @@ Sent sent_by(const Spread& s, const Exchange& e) {
   const double near = (s.on_node - 1) / s.on_node, far = (s.nodes - 1) / s.nodes;
   if (gathers(e)) sent.gather = {bytes * near, bytes * far / s.on_node};
   if (!reduces(e)) return sent;
-  sent.reduction = e.order == SumOrder::machines ? LinkBytes{bytes * near, sum_bytes(e) * far / s.on_node}
-                                                 : LinkBytes{bytes * near / s.nodes, bytes * far};
+  sent.reduction = e.order == comm::SumOrder::machines ? LinkBytes{bytes * near, sum_bytes(e) * far / s.on_node}
+                                                       : LinkBytes{bytes * near / s.nodes, bytes * far};
   return sent;
 }
 
 // How many pieces of kStagingBytes a rank stages in a reduction.
 double pieces_of(const Spread& s, const Exchange& e) {
   const auto bytes = static_cast<double>(e.bytes);
-  const bool by_machine = s.nodes > 1 && e.order == SumOrder::machines;
+  const bool by_machine = s.nodes > 1 && e.order == comm::SumOrder::machines;
   const double staged = by_machine ? (s.on_node > 1 ? bytes : 0) + 2 * sum_bytes(e) / s.on_node : bytes;
-  return std::max(1.0, std::ceil(staged / static_cast<double>(kStagingBytes)));
+  return std::max(1.0, std::ceil(staged / static_cast<double>(comm::kStagingBytes)));
 }
 
-double latency_of(const Links& links, const Spread& s, const Exchange& e) {
+double latency_of(const machine::Links& links, const Spread& s, const Exchange& e) {
   const double near = s.on_node > 1 ? links.within_latency_s : 0;
   if (e.hop) return s.nodes > 1 ? links.between_latency_s : near;
   double rounds = 0;
   while (std::exp2(rounds) < s.nodes) ++rounds;
   const double through = near + rounds * links.between_latency_s, pieces = pieces_of(s, e);
   double seconds = through;  // the ranks meet
-  if (reduces(e)) seconds += pieces * (e.order == SumOrder::machines || s.nodes == 1 ? through : links.between_latency_s);
+  if (reduces(e)) seconds += pieces * (e.order == comm::SumOrder::machines || s.nodes == 1 ? through : links.between_latency_s);
   // On one node NCCL's all-gather is assumed to be a ring; an all-reduce hands out each piece.
   if (gathers(e)) seconds += s.nodes > 1 ? through : reduces(e) ? pieces * near : (s.on_node - 1) * near;
   return seconds;
 }
 
 // A message crosses only one link.
-LinkBytes message_bytes(const Links& links, const StepMap& map, const Action& send) {
+LinkBytes message_bytes(const machine::Links& links, const StepMap& map, const Action& send) {
   const auto node_of = [&](std::uint32_t rank) { return links.ranks_per_node == 0 ? 0 : rank / links.ranks_per_node; };
   std::uint64_t bytes = 0;
   for (const auto& message : collectives_of(map, send)) bytes += wire_bytes(message);
@@ -94,7 +97,7 @@ LinkBytes& LinkBytes::operator+=(const LinkBytes& more) {
 namespace {
 
 bool is_hop(const StepMap& map, const Collective& c) {
-  if (c.operation != Operation::all_to_all) return false;
+  if (c.operation != comm::Operation::all_to_all) return false;
   const auto me = map.mesh().index(map.rank(), c.members.axes);
   const auto one_other = [&](const std::vector<std::uint64_t>& bytes) {
     return bytes[me] == 0 && std::ranges::count(bytes, std::uint64_t{0}) + 1 == std::ssize(bytes);
@@ -105,7 +108,7 @@ bool is_hop(const StepMap& map, const Collective& c) {
 }  // namespace
 
 Exchange exchange_of(const StepMap& map, const Collective& c) {
-  const auto [ranks, stride] = span_of(c.members, map.mesh());
+  const auto [ranks, stride] = mesh::span_of(c.members, map.mesh());
   Exchange e{.operation = c.operation,
              .bytes = wire_bytes(c),
              .ranks = ranks,
@@ -141,17 +144,17 @@ std::vector<Exchange> average_of(const StepMap& map) {
     for (std::uint32_t chunk = 0; chunk < map.layout().trained_chunks(l); ++chunk) {
       std::uint64_t numbers = 0;
       for (const auto& segment : map.layout().segments(l, chunk)) numbers += segment.elements;
-      all.push_back({Operation::all_reduce, numbers * number, map.mesh().size(), 1, map.data().sum_order()});
+      all.push_back({comm::Operation::all_reduce, numbers * number, map.mesh().size(), 1, map.data().sum_order()});
     }
   return all;
 }
 
-LinkBytes link_bytes(const Links& links, const Exchange& e) {
+LinkBytes link_bytes(const machine::Links& links, const Exchange& e) {
   auto [all, gather] = sent_by(spread_of(links, e), e);
   return all += gather;
 }
 
-LinkBytes link_bytes(const Links& links, const StepMap& map, const Program& program) {
+LinkBytes link_bytes(const machine::Links& links, const StepMap& map, const Program& program) {
   LinkBytes all;
   for (const auto& action : program.actions) {
     if (action.op == Op::send) all += message_bytes(links, map, action);
@@ -161,21 +164,21 @@ LinkBytes link_bytes(const Links& links, const StepMap& map, const Program& prog
   return all;
 }
 
-double seconds_of(const Links& links, const Exchange& e) {
+double seconds_of(const machine::Links& links, const Exchange& e) {
   const auto s = spread_of(links, e);
   const auto [reduction, gather] = sent_by(s, e);
   const auto on = [](double amount, double rate) { return amount == 0 ? 0 : amount / rate; };
   // The ranks of a node share its link. If the number of nodes is not a power of two, the busiest node sends more in the rounds
   // than the others.
-  const double busiest = s.nodes > 1 ? static_cast<double>(busiest_blocks(static_cast<int>(s.nodes))) / (s.nodes - 1) : 1;
+  const double busiest = s.nodes > 1 ? static_cast<double>(comm::busiest_blocks(static_cast<int>(s.nodes))) / (s.nodes - 1) : 1;
   const auto between = [&](double bytes, bool in_rounds) {
     return on(bytes * s.on_node * s.at_once * (in_rounds ? busiest : 1), links.between);
   };
-  return on(reduction.within + gather.within, links.within) + between(reduction.between, e.order == SumOrder::machines) +
+  return on(reduction.within + gather.within, links.within) + between(reduction.between, e.order == comm::SumOrder::machines) +
          between(gather.between, true) + latency_of(links, s, e);
 }
 
-double seconds_of_message(const Links& links, std::uint32_t at_once, std::uint32_t one, std::uint32_t other,
+double seconds_of_message(const machine::Links& links, std::uint32_t at_once, std::uint32_t one, std::uint32_t other,
                           std::uint64_t bytes) {
   const auto node_of = [&](std::uint32_t rank) { return links.ranks_per_node == 0 ? 0 : rank / links.ranks_per_node; };
   const auto [low, high] = std::minmax(one, other);
@@ -184,4 +187,4 @@ double seconds_of_message(const Links& links, std::uint32_t at_once, std::uint32
   return amount * std::min(links.ranks_per_node, at_once) / links.between + links.between_latency_s;
 }
 
-}  // namespace terrace
+}  // namespace terrace::map

@@ -11,16 +11,16 @@
 #include <terrace/parallel/map/collective.h>
 #include <terrace/parallel/map/step_map.h>
 
-namespace terrace {
+namespace terrace::map {
 
 // The properties that decide the cost of a collective. Its `ranks` ranks are `stride` apart in the run's numbering.
 struct Exchange {
-  Operation operation = Operation::all_gather;
+  comm::Operation operation = comm::Operation::all_gather;
   std::uint64_t bytes = 0;  // of the whole: the result of an all-gather, or the input of a reduction
   std::uint32_t ranks = 1, stride = 1;
-  SumOrder order = SumOrder::machines;  // of a reduction
-  std::uint64_t sum_bytes = 0;          // the machines' sums of the whole, if they have more than `bytes`
-  bool hop = false;                     // an all-to-all in which each rank sends to one other rank and receives from one
+  comm::SumOrder order = comm::SumOrder::machines;  // of a reduction
+  std::uint64_t sum_bytes = 0;                      // the machines' sums of the whole, if they have more than `bytes`
+  bool hop = false;  // an all-to-all in which each rank sends to one other rank and receives from one
   friend bool operator==(const Exchange&, const Exchange&) = default;
 };
 Exchange exchange_of(const StepMap& map, const Collective& collective);
@@ -38,14 +38,14 @@ struct LinkBytes {
   double within = 0, between = 0;
   LinkBytes& operator+=(const LinkBytes& more);
 };
-LinkBytes link_bytes(const Links& links, const Exchange& exchange);
-LinkBytes link_bytes(const Links& links, const StepMap& map, const Program& program);
+LinkBytes link_bytes(const machine::Links& links, const Exchange& exchange);
+LinkBytes link_bytes(const machine::Links& links, const StepMap& map, const Program& program);
 // The messages within nodes and the rounds between nodes follow one another, and each has a latency: first the ranks meet, then
 // the pieces of a reduction (kStagingBytes) are exchanged, then a gather.
-double seconds_of(const Links& links, const Exchange& exchange);
+double seconds_of(const machine::Links& links, const Exchange& exchange);
 // A message between two stages, each on `at_once` neighbouring ranks that send at the same time (the stride of Axis::pp). The
 // slowest message decides. If any of them crosses nodes, it takes a node's link, which the ranks of that node share.
-double seconds_of_message(const Links& links, std::uint32_t at_once, std::uint32_t one, std::uint32_t other,
+double seconds_of_message(const machine::Links& links, std::uint32_t at_once, std::uint32_t one, std::uint32_t other,
                           std::uint64_t bytes);
 
-}  // namespace terrace
+}  // namespace terrace::map

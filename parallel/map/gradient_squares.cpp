@@ -6,18 +6,20 @@
 
 #include <terrace/core/base/units.h>
 
-namespace terrace {
+namespace terrace::map {
 namespace {
 
 constexpr std::uint64_t kBlock = kSumBlock;
 
 // The number of blocks for `count` elements at this place of the run.
 std::uint64_t blocks_at(std::uint64_t place, std::uint64_t count) { return (place + count - 1) / kBlock - place / kBlock + 1; }
-std::uint64_t blocks_at(const Layout& layout, const TensorPlace& at) { return blocks_at(layout.place_in_run(at), at.elements); }
+std::uint64_t blocks_at(const memory::Layout& layout, const memory::TensorPlace& at) {
+  return blocks_at(layout.place_in_run(at), at.elements);
+}
 
 }  // namespace
 
-GradientSquares::GradientSquares(const Layout& layout, std::shared_ptr<MemoryResource> host, MemoryResource* apart)
+GradientSquares::GradientSquares(const memory::Layout& layout, std::shared_ptr<MemoryResource> host, MemoryResource* apart)
     : layout_(layout), resource_(std::move(host)) {
   for (std::uint32_t l = 0; l < layout.layers(); ++l) {
     auto& layer = begins_.emplace_back();
@@ -44,7 +46,7 @@ void GradientSquares::fetch(Stream& stream) const {
   if (apart_.data() && count_ != 0) stream.copy(memory_.data(), apart_.data(), count_ * sizeof(double));
 }
 
-std::uint64_t GradientSquares::blocks_of(const Layout& layout) {
+std::uint64_t GradientSquares::blocks_of(const memory::Layout& layout) {
   std::uint64_t count = 0;
   for (std::uint32_t l = 0; l < layout.layers(); ++l)
     for (std::uint32_t t = 0; t < layout.tensors_of(l); ++t) count += blocks_at(layout, layout.place(l, t));
@@ -75,4 +77,4 @@ double GradientSquares::norm(const Counts& counts) const {
   return std::sqrt(sum);
 }
 
-}  // namespace terrace
+}  // namespace terrace::map

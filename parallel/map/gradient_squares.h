@@ -20,13 +20,13 @@
 #include <terrace/core/math/math.h>
 #include <terrace/memory/layout.h>
 
-namespace terrace {
+namespace terrace::map {
 
 class GradientSquares {
  public:
   // `apart`: the device's own memory; null: kernels write to `host`.
-  GradientSquares(const Layout& layout, std::shared_ptr<MemoryResource> host, MemoryResource* apart = nullptr);
-  [[nodiscard]] static std::uint64_t blocks_of(const Layout& layout);  // of all tensors
+  GradientSquares(const memory::Layout& layout, std::shared_ptr<MemoryResource> host, MemoryResource* apart = nullptr);
+  [[nodiscard]] static std::uint64_t blocks_of(const memory::Layout& layout);  // of all tensors
 
   struct Blocks {
     TensorView sums;         // one for each block
@@ -43,11 +43,11 @@ class GradientSquares {
   [[nodiscard]] double norm(const Counts& counts) const;
 
  private:
-  const Layout& layout_;
+  const memory::Layout& layout_;
   std::vector<std::vector<std::uint64_t>> begins_;  // [layer][tensor]: its first sum
   std::uint64_t count_ = 0;
   std::shared_ptr<MemoryResource> resource_;
   Slab memory_, apart_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::map

@@ -6,7 +6,7 @@
 
 #include <terrace/core/base/units.h>
 
-namespace terrace {
+namespace terrace::map {
 namespace {
 
 // The single phase of an undivided call: it uses everything that the call may use.
@@ -123,7 +123,7 @@ void LayerPhases::add_call(const Model& model, const BatchShape& shape, const Pa
     if (const auto& exchange = phase.exchange) {
       any_exchange_ = true;
       // A rank that is the root of one reduction keeps its sum through those that follow.
-      const bool keeps = exchange->operation == Operation::reduce && exchange->root != 0;
+      const bool keeps = exchange->operation == comm::Operation::reduce && exchange->root != 0;
       const auto use = [&](const PhaseTensor& tensor, Access access) {
         if (tensor.of == PhaseTensor::Of::work) phase.work.push_back({tensor.number, access});
       };
@@ -205,4 +205,4 @@ double LayerPhases::flops(const Action& a) const {
   return half ? phase.flops / 2 : phase.flops;
 }
 
-}  // namespace terrace
+}  // namespace terrace::map

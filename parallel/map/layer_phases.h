@@ -14,7 +14,7 @@
 #include <terrace/parallel/model/layer.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace {
+namespace terrace::map {
 
 class LayerPhases {
  public:
@@ -51,7 +51,7 @@ class LayerPhases {
   // A run in the layout of the layer `home`, which declares the parameters.
   struct Runs {
     std::uint32_t home = 0;
-    LayoutRun run;
+    memory::LayoutRun run;
     bool first = true;  // no earlier phase of the call uses it
   };
   [[nodiscard]] const std::vector<Runs>& weights(const Action& action) const { return at(action).weights; }
@@ -88,4 +88,4 @@ LayerCall call_of(Op op);
 // The halves of the backward that an action computes; both halves for other actions.
 Half halves_of(Op op);
 
-}  // namespace terrace
+}  // namespace terrace::map

@@ -6,9 +6,9 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::map {
 
-MessageLanes::MessageLanes(const HeldLayers& pipeline, const Skips& skips, const ParameterLayout& layout) {
+MessageLanes::MessageLanes(const mesh::HeldLayers& pipeline, const model::Skips& skips, const ParameterLayout& layout) {
   if (pipeline.ranks == 1) return;
   const auto me = pipeline.rank;
   for (std::uint32_t replica = 0; replica < pipeline.replicas(); ++replica)
@@ -16,7 +16,7 @@ MessageLanes::MessageLanes(const HeldLayers& pipeline, const Skips& skips, const
       const auto before = pipeline.holder(l - 1, replica), here = pipeline.holder(l, replica);
       add(me, before, here, Payload::activation);
       add(me, here, before, Payload::gradient);
-      if (skips.reader(l) == Skips::kNone) continue;
+      if (skips.reader(l) == model::Skips::kNone) continue;
       const auto skipping = pipeline.holder(skips.reader(l), replica);
       add(me, before, skipping, Payload::activation);
       add(me, skipping, before, Payload::gradient);
@@ -47,4 +47,4 @@ Lane MessageLanes::of(const Action& message) const {
   return static_cast<Lane>(index(Lane::message) + static_cast<std::size_t>(at - lanes_.begin()));
 }
 
-}  // namespace terrace
+}  // namespace terrace::map

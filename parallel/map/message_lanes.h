@@ -14,11 +14,11 @@
 #include <terrace/parallel/model/skips.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace {
+namespace terrace::map {
 
 class MessageLanes {
  public:
-  MessageLanes(const HeldLayers& pipeline, const Skips& skips, const ParameterLayout& layout);
+  MessageLanes(const mesh::HeldLayers& pipeline, const model::Skips& skips, const ParameterLayout& layout);
 
   [[nodiscard]] std::uint32_t count() const { return static_cast<std::uint32_t>(lanes_.size()); }
   [[nodiscard]] Lane of(const Action& message) const;
@@ -36,4 +36,4 @@ class MessageLanes {
   std::vector<PeerLane> lanes_;  // [number after Lane::message]
 };
 
-}  // namespace terrace
+}  // namespace terrace::map

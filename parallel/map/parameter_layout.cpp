@@ -10,12 +10,12 @@
 #include <terrace/parallel/model/freeze.h>
 #include <terrace/parallel/model/param_tiles.h>
 
-namespace terrace {
+namespace terrace::map {
 namespace {
 
 // Limits for chunks: several must fit into a small host budget, and a disk must reach its bandwidth with them.
-constexpr std::uint64_t kMinChunkElements = 32 * Layout::kPageElements;   // 64 Ki
-constexpr std::uint64_t kMaxChunkElements = 512 * Layout::kPageElements;  // 1 Mi
+constexpr std::uint64_t kMinChunkElements = 32 * memory::Layout::kPageElements;   // 64 Ki
+constexpr std::uint64_t kMaxChunkElements = 512 * memory::Layout::kPageElements;  // 1 Mi
 // A plan decides on every chunk, so a large model has larger chunks; then planning takes only seconds, and a layer still has a
 // dozen. Chunks never exceed the size below, because a chunk is one transfer and one update.
 constexpr std::uint64_t kMostChunks = 2048;                               // of each kind of state
@@ -23,23 +23,23 @@ constexpr std::uint64_t kLargestChunkElements = 128 * kMaxChunkElements;  // 128
 
 constexpr std::uint64_t kMostRuns = 512;  // in the model: a run has at least a few of the largest chunks
 
-std::uint64_t elements_of(const std::vector<std::vector<LayoutTensor>>& layers) {
+std::uint64_t elements_of(const std::vector<std::vector<memory::LayoutTensor>>& layers) {
   std::uint64_t total = 0;
   for (const auto& layer : layers)
     for (const auto& tensor : layer) total += tensor.elements;
   return total;
 }
 
-std::uint64_t least_run(const std::vector<std::vector<LayoutTensor>>& layers) {
-  return std::max(Layout::kUnitElements, elements_of(layers) / kMostRuns);
+std::uint64_t least_run(const std::vector<std::vector<memory::LayoutTensor>>& layers) {
+  return std::max(memory::Layout::kUnitElements, elements_of(layers) / kMostRuns);
 }
 
-std::uint64_t search_chunk(const std::vector<std::vector<LayoutTensor>>& layers, std::uint32_t group) {
+std::uint64_t search_chunk(const std::vector<std::vector<memory::LayoutTensor>>& layers, std::uint32_t group) {
   const auto total = elements_of(layers);
   // Even a tiny model must have many chunks, so that some can move.
   const auto limit = std::clamp(total / kMostChunks, kMaxChunkElements, kLargestChunkElements);
-  const auto most = std::clamp(total / 64 / group, Layout::kPageElements, limit);
-  return Layout::search(layers, std::min(kMinChunkElements, most), most, group, least_run(layers));
+  const auto most = std::clamp(total / 64 / group, memory::Layout::kPageElements, limit);
+  return memory::Layout::search(layers, std::min(kMinChunkElements, most), most, group, least_run(layers));
 }
 
 // How many parameters from `first` on lie together, tile by tile.
@@ -65,8 +65,8 @@ std::vector<PhaseParam> order_of(const std::vector<ParamSpec>& params) {
   return order;
 }
 
-std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector<ParamSpec>>& params) {
-  std::vector<std::vector<LayoutTensor>> layers;
+std::vector<std::vector<memory::LayoutTensor>> own_tensors(const std::vector<std::vector<ParamSpec>>& params) {
+  std::vector<std::vector<memory::LayoutTensor>> layers;
   for (const auto& layer : params) {
     auto& tensors = layers.emplace_back();
     std::uint32_t unit = 0, last_tile = 0;
@@ -74,7 +74,7 @@ std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector
     for (const auto& [number, tile] : order_of(layer)) {
       const auto& p = layer[number];
       const auto each = static_cast<std::uint64_t>(p.shape.elements() / std::max<std::int64_t>(1, p.shape[p.tile_dim]));
-      const auto [first, count] = tile_of(p, tile);
+      const auto [first, count] = model::tile_of(p, tile);
       tensors.push_back({.name = p.name,
                          .elements = static_cast<std::uint64_t>(count) * each,
                          .origin = static_cast<std::uint64_t>(first) * each,
@@ -94,7 +94,7 @@ std::vector<std::vector<ParamSpec>> all_params(const Model& model, std::span<con
   std::vector<std::vector<ParamSpec>> params;
   for (const auto& layer : model.layers) params.push_back(layer->params());
   apply_groups(groups, params);
-  apply_freeze(freeze, model, params);
+  model::apply_freeze(freeze, model, params);
   return params;
 }
 
@@ -130,7 +130,7 @@ bool ParameterLayout::has_frozen() const {
 
 std::uint32_t ParameterLayout::trained_runs(std::uint32_t layer) const {
   return static_cast<std::uint32_t>(
-      std::ranges::count_if(runs_of(layer), [&](const LayoutRun& run) { return run.first < trained_chunks_[layer]; }));
+      std::ranges::count_if(runs_of(layer), [&](const memory::LayoutRun& run) { return run.first < trained_chunks_[layer]; }));
 }
 
 void ParameterLayout::find_homes() {
@@ -175,4 +175,4 @@ bool ParameterLayout::is_tied(std::uint32_t layer, std::uint32_t tensor) const {
   return false;
 }
 
-}  // namespace terrace
+}  // namespace terrace::map

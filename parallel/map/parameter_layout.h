@@ -18,9 +18,9 @@
 #include <terrace/parallel/model/layer.h>
 #include <terrace/parallel/model/param_group.h>
 
-namespace terrace {
+namespace terrace::map {
 
-class ParameterLayout : public Layout {
+class ParameterLayout : public memory::Layout {
  public:
   static constexpr std::uint32_t kNone = ~0U;
 
@@ -39,7 +39,7 @@ class ParameterLayout : public Layout {
     home.tensor += tile * home.stride;
     return home;
   }
-  [[nodiscard]] const TensorPlace& place_of(Home home) const { return place(home.layer, home.tensor); }
+  [[nodiscard]] const memory::TensorPlace& place_of(Home home) const { return place(home.layer, home.tensor); }
   // The parameter to which a tensor of the layer belongs.
   [[nodiscard]] const ParamSpec& param_at(std::uint32_t layer, std::uint32_t tensor) const {
     return params_[layer][param_at_[layer][tensor]];
@@ -87,4 +87,4 @@ class ParameterLayout : public Layout {
   std::uint32_t first_trained_ = 0;
 };
 
-}  // namespace terrace
+}  // namespace terrace::map

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-namespace terrace {
+namespace terrace::map {
 
 std::uint64_t largest_use(const StepMap& map, const Program& program, Tier tier, Action* which) {
   std::uint64_t largest = 0, awaited = 0;
@@ -28,8 +28,8 @@ std::uint64_t largest_use(const StepMap& map, const Program& program, Tier tier,
   return largest;
 }
 
-Traffic offloaded_by(const StepMap& map, const Program& step) {
-  Traffic moved;
+memory::Traffic offloaded_by(const StepMap& map, const Program& step) {
+  memory::Traffic moved;
   std::set<ChunkId> away, copied;  // chunks off the device; chunks with a valid copy on the host
   for (const auto& a : step.actions) {
     if (a.op == Op::offload)
@@ -47,9 +47,9 @@ Traffic offloaded_by(const StepMap& map, const Program& step) {
   return moved;
 }
 
-bool moves_state(const StepMap& map, const Program& step, const Traffic& moved) {
+bool moves_state(const StepMap& map, const Program& step, const memory::Traffic& moved) {
   const auto offloaded = offloaded_by(map, step);
   return moved.upload > offloaded.upload || moved.download > offloaded.download || moved.read + moved.write != 0;
 }
 
-}  // namespace terrace
+}  // namespace terrace::map

@@ -12,7 +12,7 @@ class StepMap::Dead {
   std::vector<ChunkId> all() && {
     if (has_phases(a_.op)) add(buffers_.scratch(a_));
     if (has_phases(a_.op))
-      for (const auto tensor : map_.phases_.ended_work(a_)) add(buffers_.work(a_.layer, call_of(a_.op), tensor));
+      for (const auto tensor : map_.phases_.ended_work(a_)) add(buffers_.work(a_.layer, map::call_of(a_.op), tensor));
     // All other chunks that die in a layer's call are dead after its last phase.
     if (!has_phases(a_.op) || map_.phases_.is_last(a_)) add_what_it_ends();
     return std::move(dead_);
@@ -96,7 +96,7 @@ class StepMap::Dead {
   // If an update has halves, the first half reads the gradient, and the scratch memory is dead after the second.
   void update() {
     if (a_.op == Op::prepare || !map_.halves_updates())
-      for (const auto i : map_.updated_by(a_)) add(map_.state(Kind::gradient, a_.layer, i));
+      for (const auto i : map_.updated_by(a_)) add(map_.state(ChunkKind::gradient, a_.layer, i));
     if (a_.op == Op::update && map_.options_.layer_unit) add(map_.update_scratch());
   }
 
@@ -105,7 +105,7 @@ class StepMap::Dead {
     const auto [first, into, tied] = map_.reduced(a_.layer, a_.chunk);
     if (data.folds_each()) add(first);
     // If this rank has the whole sum, only the chunks that it updates stay alive.
-    const bool has_whole = !data.shards(Kind::gradient) && map_.rounds_.ends_gradient(a_.micro_batch);
+    const bool has_whole = !data.shards(ChunkKind::gradient) && map_.rounds_.ends_gradient(a_.micro_batch);
     for (std::uint32_t i = 0; data.stage() >= 1 && has_whole && i < data.group(); ++i)
       if (i != data.place()) add(ChunkId(index(into) - data.place() + i));
   }
@@ -118,7 +118,7 @@ class StepMap::Dead {
   }
 
   void visit() {
-    for (const auto kind : {Kind::master, Kind::parameter}) {
+    for (const auto kind : {ChunkKind::master, ChunkKind::parameter}) {
       const bool used = !map_.visited_in_place(kind, a_.layer) && map_.visits(kind, a_);
       if (used && index(map_.visited(kind)) != kNone) add(map_.visited(kind));
     }
@@ -139,7 +139,7 @@ class StepMap::Dead {
 
   const StepMap& map_;
   const Action& a_;
-  const ActivationBuffers& buffers_ = map_.buffers_;
+  const map::ActivationBuffers& buffers_ = map_.buffers_;
   const bool last_ = a_.layer + 1 == map_.layers();
   const std::uint32_t skip_;  // the layer whose input is added to this layer's; kNone without one
   std::vector<ChunkId> dead_;

@@ -14,7 +14,7 @@
 namespace terrace {
 namespace {
 
-UpdateRounds rounds_of(const PipelineParallel& pipeline, std::uint32_t micro_batches) {
+orders::UpdateRounds rounds_of(const mesh::PipelineParallel& pipeline, std::uint32_t micro_batches) {
   return {.micro_batches = micro_batches,
           .every = pipeline.asynchronous() ? pipeline.update_every : micro_batches,
           .replicas = pipeline.replicas()};
@@ -33,7 +33,7 @@ StepMap::StepMap(const Model& model, const Options& options)
       phases_(model, options.shape.batch, layout_),
       kinds_(options.recipe.kinds()),
       buffers_(model, phases_, skips_, pipeline_, options.shape, options.decode_positions),
-      places_(options.update, options.separate_device, phases_, updates_here(), MessageLanes(pipeline_, skips_, layout_)),
+      places_(options.update, options.separate_device, phases_, updates_here(), map::MessageLanes(pipeline_, skips_, layout_)),
       rounds_(rounds_of(options.pipeline, options.shape.micro_batches)) {
   if (options.mesh.size(kPartAxes) != parts_.ranks())
     throw std::logic_error(
@@ -43,8 +43,10 @@ StepMap::StepMap(const Model& model, const Options& options)
   add_state();
   buffers_.add_to(chunks_);
   if (update_scratch_bytes_ != 0)
-    update_scratch_ = chunks_.add(
-        1, {.bytes = update_scratch_bytes_, .kind = Kind::activation, .end = End::high, .role = Role::update_scratch});
+    update_scratch_ = chunks_.add(1, {.bytes = update_scratch_bytes_,
+                                      .kind = ChunkKind::activation,
+                                      .end = memory::End::high,
+                                      .role = map::Role::update_scratch});
   if (data().reduces() || pipeline().ranks > 1 || parts().ranks() > 1) add_shared();
   if (pipeline().asynchronous()) add_kept();
   if (skips_.any()) buffers_.add_skips_to(chunks_);
@@ -85,14 +87,16 @@ void StepMap::demand_tied_together() const {
 void StepMap::add_state() {
   auto& recipe = options_.recipe;
   if (options_.layer_unit && options_.layer_unit->second_moment != Packed::none)
-    recipe.second_moment = recipe.compute == DType::fp64 ? Format::packed64 : Format::packed;
-  const auto bytes_of = [&](Kind kind) { return recipe.chunk_bytes(kind, layout_.chunk_elements()); };
-  const auto each = [&](Kind kind) { return data().shards(kind) ? data().group() : 1; };  // layout chunks in one chunk here
+    recipe.second_moment = recipe.compute == DType::fp64 ? rules::Format::packed64 : rules::Format::packed;
+  const auto bytes_of = [&](ChunkKind kind) { return recipe.chunk_bytes(kind, layout_.chunk_elements()); };
+  const auto each = [&](ChunkKind kind) {
+    return data().shards(kind) ? data().group() : 1;
+  };  // layout chunks in one chunk here
   layer_needs_.resize(layers());
   for (std::uint32_t l = 0; l < layers(); ++l) {
     if (!pipeline().holds(l)) {
       for (const auto kind : kinds_)
-        state_first_.push_back(add_runs(l, copies(l) && kind == Kind::parameter ? layout_.chunks_of(l) : 0, each(kind),
+        state_first_.push_back(add_runs(l, copies(l) && kind == ChunkKind::parameter ? layout_.chunks_of(l) : 0, each(kind),
                                         {.bytes = bytes_of(kind), .kind = kind, .layer = l}));
       continue;
     }
@@ -101,56 +105,58 @@ void StepMap::add_state() {
     if (options_.layer_unit && trained != 0) needs = options_.layer_unit->needs(layer_shape(l));
     update_scratch_bytes_ = std::max(update_scratch_bytes_, round_up(needs.scratch_bytes, kPageBytes));
     // The numbers of a packed state are spread over this rank's chunks of the layer.
-    const auto own = std::max<std::uint64_t>(1, trained / each(Kind::second_moment));
+    const auto own = std::max<std::uint64_t>(1, trained / each(ChunkKind::second_moment));
     const auto packed = std::max<std::uint64_t>(1, ceil_div(needs.packed_numbers, own));
     for (const auto kind : kinds_) {
-      const auto bytes = is_packed(recipe.format_of(kind)) ? recipe.chunk_bytes(kind, packed) : bytes_of(kind);
+      const auto bytes = rules::is_packed(recipe.format_of(kind)) ? recipe.chunk_bytes(kind, packed) : bytes_of(kind);
       state_first_.push_back(add_runs(l, chunks_with(kind, l), each(kind), {.bytes = bytes, .kind = kind, .layer = l}));
     }
   }
   if (!layout_.has_tied()) return;
   const auto tied = layout_.tied_layer();
   const bool here = pipeline().holds(tied) || pipeline().holds(layout_.tied_home());
-  tied_gradient_ = ChunkId(
-      add_runs(layout_.tied_home(), here ? layout_.tied_chunks() : 0, each(Kind::gradient),
-               {.bytes = bytes_of(Kind::gradient), .kind = Kind::gradient, .layer = tied, .role = Role::tied_gradient}));
+  tied_gradient_ = ChunkId(add_runs(
+      layout_.tied_home(), here ? layout_.tied_chunks() : 0, each(ChunkKind::gradient),
+      {.bytes = bytes_of(ChunkKind::gradient), .kind = ChunkKind::gradient, .layer = tied, .role = map::Role::tied_gradient}));
 }
 
 // Adds chunks that exist only for a short time on every rank, and are shared with other ranks.
 void StepMap::add_shared() {
-  const auto add = [&](Role role, Kind kind, std::uint32_t layer, std::uint32_t home, std::uint32_t chunks) {
+  const auto add = [&](map::Role role, ChunkKind kind, std::uint32_t layer, std::uint32_t home, std::uint32_t chunks) {
     const auto bytes = options_.recipe.chunk_bytes(kind, layout_.chunk_elements()) * data().group();
     return add_runs(home, chunks, data().group(),
-                    {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = layer, .role = role});
+                    {.bytes = bytes, .kind = ChunkKind::activation, .end = memory::End::high, .layer = layer, .role = role});
   };
   for (std::uint32_t l = 0; l < layers(); ++l) {
     const auto here = pipeline().holds(l) ? layout_.chunks_of(l) : 0;
-    if (data().shards(Kind::parameter))
-      gathered_.push_back(add(Role::gathered, Kind::parameter, l, l, copies(l) ? layout_.chunks_of(l) : here));
+    if (data().shards(ChunkKind::parameter))
+      gathered_.push_back(add(map::Role::gathered, ChunkKind::parameter, l, l, copies(l) ? layout_.chunks_of(l) : here));
     if (data().folds_each())
-      buckets_.push_back(add(Role::bucket, Kind::gradient, l, l, std::min(here, layout_.trained_chunks(l))));
+      buckets_.push_back(add(map::Role::bucket, ChunkKind::gradient, l, l, std::min(here, layout_.trained_chunks(l))));
   }
   if (data().folds_each() && layout_.has_tied())
-    tied_bucket_ = add(Role::tied_bucket, Kind::gradient, layout_.tied_layer(), layout_.tied_home(),
+    tied_bucket_ = add(map::Role::tied_bucket, ChunkKind::gradient, layout_.tied_layer(), layout_.tied_home(),
                        pipeline().holds(layout_.tied_layer()) ? layout_.tied_chunks() : 0);
-  const auto add_visited = [&](Kind kind) {
+  const auto add_visited = [&](ChunkKind kind) {
     if (!data().shards(kind) && pipeline().ranks == 1 && parts().ranks() == 1) return kNone;
     const auto group = options_.recipe.chunk_bytes(kind, layout_.chunk_elements()) * data().group();
-    return chunks_.add(1,
-                       {.bytes = group * parts().ranks(), .kind = Kind::activation, .end = End::high, .role = Role::visited});
+    return chunks_.add(1, {.bytes = group * parts().ranks(),
+                           .kind = ChunkKind::activation,
+                           .end = memory::End::high,
+                           .role = map::Role::visited});
   };
-  visited_weights_ = add_visited(Kind::parameter);
-  if (options_.recipe.has_master()) visited_masters_ = add_visited(Kind::master);
+  visited_weights_ = add_visited(ChunkKind::parameter);
+  if (options_.recipe.has_master()) visited_masters_ = add_visited(ChunkKind::master);
 }
 
 // Adds the kept weight versions. Like gathered weights, they exist only within a step and are not committed.
 void StepMap::add_kept() {
-  const auto bytes = options_.recipe.chunk_bytes(Kind::parameter, layout_.chunk_elements());
+  const auto bytes = options_.recipe.chunk_bytes(ChunkKind::parameter, layout_.chunk_elements());
   for (std::uint32_t l = 0; l < layers(); ++l) {
     kept_.push_back(chunks_.size());
     for (std::uint32_t copy = 0; pipeline().holds(l) && copy < pipeline().kept_copies(l); ++copy)
-      add_runs(l, layout_.chunks_of(l), data().shards(Kind::parameter) ? data().group() : 1,
-               {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = l, .role = Role::kept});
+      add_runs(l, layout_.chunks_of(l), data().shards(ChunkKind::parameter) ? data().group() : 1,
+               {.bytes = bytes, .kind = ChunkKind::activation, .end = memory::End::high, .layer = l, .role = map::Role::kept});
   }
 }
 
@@ -184,27 +190,27 @@ bool StepMap::is_last_sent(const Action& send) const {
 }
 
 // Adds chunks in the runs of the layer's layout, for its first `chunks` chunks; each added chunk stands for `each` of them.
-std::uint32_t StepMap::add_runs(std::uint32_t layer, std::uint32_t chunks, std::uint32_t each, const Chunk& chunk) {
+std::uint32_t StepMap::add_runs(std::uint32_t layer, std::uint32_t chunks, std::uint32_t each, const map::Chunk& chunk) {
   const auto first = chunks_.size();
   for (const auto& run : layout_.runs_of(layer))
     if (run.first < chunks) chunks_.add(std::min(run.count, chunks - run.first) / each, chunk);
   // If the state is sharded, this rank holds only its own chunks.
-  const bool sharded =
-      chunk.role == Role::kept ? data().shards(Kind::parameter) : is_state(chunk.role) && data().shards(chunk.kind);
+  const bool sharded = chunk.role == map::Role::kept ? data().shards(ChunkKind::parameter)
+                                                     : map::is_state(chunk.role) && data().shards(chunk.kind);
   for (auto i = first; i < chunks_.size(); ++i) chunks_.place(i, sharded ? data().own(i - first) : i - first);
   return first;
 }
 
-ChunkId StepMap::state(Kind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const {
+ChunkId StepMap::state(ChunkKind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const {
   const auto at = std::ranges::find(kinds_, kind);
   if (at == kinds_.end()) throw std::logic_error(fmt::format("StepMap: the recipe has no {}", name_of(kind)));
-  if (!pipeline().holds(layer) && !(kind == Kind::parameter && copies(layer)))
+  if (!pipeline().holds(layer) && !(kind == ChunkKind::parameter && copies(layer)))
     throw std::logic_error(fmt::format("StepMap: rank {} of the pipeline does not hold layer {}", pipeline().rank, layer));
   const auto first = state_first_[layer * kinds_.size() + static_cast<std::size_t>(at - kinds_.begin())];
   return ChunkId(first + held_position(kind, chunk_in_layer));
 }
 
-std::uint32_t StepMap::held_position(Kind kind, std::uint32_t chunk_in_layer) const {
+std::uint32_t StepMap::held_position(ChunkKind kind, std::uint32_t chunk_in_layer) const {
   if (!data().shards(kind)) return chunk_in_layer;
   const auto group = chunk_in_layer / data().group();
   if (chunk_in_layer != data().own(group))
@@ -214,17 +220,18 @@ std::uint32_t StepMap::held_position(Kind kind, std::uint32_t chunk_in_layer) co
 }
 
 ChunkId StepMap::tied_gradient(std::uint32_t chunk_in_layer) const {
-  return ChunkId(index(tied_gradient_) + held_position(Kind::gradient, chunk_in_layer));
+  return ChunkId(index(tied_gradient_) + held_position(ChunkKind::gradient, chunk_in_layer));
 }
 
 bool StepMap::committed(ChunkId chunk) const {
   const auto& c = chunks_[chunk];
-  if (!options_.commits || c.role != Role::state || c.kind == Kind::gradient || !pipeline().holds(c.layer)) return false;
+  if (!options_.commits || c.role != map::Role::state || c.kind == ChunkKind::gradient || !pipeline().holds(c.layer))
+    return false;
   return data().stage() == 0 || c.position % data().group() == data().place();
 }
 
 bool StepMap::unifies(std::uint32_t layer) const {
-  const auto in_common = [&](const ParamSpec& p) { return !p.tied && !p.frozen && holders(p, parts()) > 1; };
+  const auto in_common = [&](const ParamSpec& p) { return !p.tied && !p.frozen && model::holders(p, parts()) > 1; };
   return std::ranges::any_of(layout_.params(layer), in_common);
 }
 
@@ -233,28 +240,29 @@ std::uint32_t StepMap::reduced_groups(std::uint32_t layer) const {
 }
 
 ChunkId StepMap::weights(std::uint32_t layer, std::uint32_t copy) const {
-  if (data().shards(Kind::parameter)) return ChunkId(gathered_[layer]);
-  return copy != 0 ? kept(layer, copy) : state(Kind::parameter, layer, 0);
+  if (data().shards(ChunkKind::parameter)) return ChunkId(gathered_[layer]);
+  return copy != 0 ? kept(layer, copy) : state(ChunkKind::parameter, layer, 0);
 }
 std::uint32_t StepMap::kept_chunks(std::uint32_t layer) const {
-  return data().shards(Kind::parameter) ? layout_.groups_of(layer) : layout_.chunks_of(layer);
+  return data().shards(ChunkKind::parameter) ? layout_.groups_of(layer) : layout_.chunks_of(layer);
 }
 ChunkId StepMap::kept(std::uint32_t layer, std::uint32_t copy) const {
   return ChunkId(kept_.at(layer) + (copy - 1) * kept_chunks(layer));
 }
 ChunkId StepMap::gathered_from(const Action& a) const {
-  return a.copy == 0 ? state(Kind::parameter, a.layer, data().own(a.chunk)) : ChunkId(index(kept(a.layer, a.copy)) + a.chunk);
+  return a.copy == 0 ? state(ChunkKind::parameter, a.layer, data().own(a.chunk))
+                     : ChunkId(index(kept(a.layer, a.copy)) + a.chunk);
 }
 std::vector<std::pair<ChunkId, ChunkId>> StepMap::kept_by(const Action& a) const {
-  if (data().shards(Kind::parameter))
-    return {{state(Kind::parameter, a.layer, data().own(a.chunk)), ChunkId(index(kept(a.layer, a.copy)) + a.chunk)}};
+  if (data().shards(ChunkKind::parameter))
+    return {{state(ChunkKind::parameter, a.layer, data().own(a.chunk)), ChunkId(index(kept(a.layer, a.copy)) + a.chunk)}};
   std::vector<std::pair<ChunkId, ChunkId>> pairs;
   for (const auto c : data().chunks_of(a.chunk))
-    pairs.emplace_back(state(Kind::parameter, a.layer, c), ChunkId(index(kept(a.layer, a.copy)) + c));
+    pairs.emplace_back(state(ChunkKind::parameter, a.layer, c), ChunkId(index(kept(a.layer, a.copy)) + c));
   return pairs;
 }
 ChunkId StepMap::gradients(std::uint32_t layer) const {
-  return data().folds_each() ? ChunkId(buckets_[layer]) : state(Kind::gradient, layer, 0);
+  return data().folds_each() ? ChunkId(buckets_[layer]) : state(ChunkKind::gradient, layer, 0);
 }
 ChunkId StepMap::tied_gradients() const { return data().folds_each() ? ChunkId(tied_bucket_) : tied_gradient_; }
 
@@ -262,11 +270,11 @@ StepMap::Reduced StepMap::reduced(std::uint32_t layer, std::uint32_t group) cons
   const bool tied = group >= layout_.trained_groups(layer);
   if (tied) group -= layout_.trained_groups(layer);
   const auto first = index(tied ? tied_gradients() : gradients(layer)) + group * (data().folds_each() ? 1 : data().group());
-  return {ChunkId(first), tied ? tied_gradient(data().own(group)) : state(Kind::gradient, layer, data().own(group)), tied};
+  return {ChunkId(first), tied ? tied_gradient(data().own(group)) : state(ChunkKind::gradient, layer, data().own(group)), tied};
 }
 
 ChunkId StepMap::gathered(std::uint32_t layer, std::uint32_t group) const {
-  return ChunkId(index(weights(layer)) + group * (data().shards(Kind::parameter) ? 1 : data().group()));
+  return ChunkId(index(weights(layer)) + group * (data().shards(ChunkKind::parameter) ? 1 : data().group()));
 }
 
 std::vector<ChunkId> StepMap::carried_by(const Action& message) const {
@@ -278,7 +286,7 @@ std::vector<ChunkId> StepMap::carried_by(const Action& message) const {
   }
   std::vector<ChunkId> chunks;
   for (const auto c : data().updated_in(message.chunk)) {
-    if (message.payload == Payload::weights) chunks.push_back(state(Kind::parameter, message.layer, c));
+    if (message.payload == Payload::weights) chunks.push_back(state(ChunkKind::parameter, message.layer, c));
     if (message.payload == Payload::tied_gradient && layout_.adds_tied(message.layer, c)) chunks.push_back(tied_gradient(c));
   }
   return chunks;
@@ -298,7 +306,7 @@ LayerShape StepMap::layer_shape(std::uint32_t layer) const {
     const auto& param = layout_.param_at(layer, t);
     if (param.frozen) break;  // and so are all after it
     const auto& place = layout_.place(layer, t);
-    const auto part = tile_shape(param, 0);  // some tiles of rows may have one row less
+    const auto part = model::tile_shape(param, 0);  // some tiles of rows may have one row less
     const auto columns = part.rank() == 0 ? 1 : part[part.rank() - 1];
     shape.tensors.push_back({.first = static_cast<std::int64_t>(place.first_element),
                              .rows = columns == 0 ? 0 : static_cast<std::int64_t>(place.elements) / columns,
@@ -306,7 +314,7 @@ LayerShape StepMap::layer_shape(std::uint32_t layer) const {
                              .hidden = layer != 0 && layer + 1 != layers(),
                              .rate = param.rate,
                              .decay = param.decay,
-                             .stream = stream_of(param.name.c_str())});
+                             .stream = math::stream_of(param.name.c_str())});
   }
   return shape;
 }
@@ -314,14 +322,14 @@ LayerShape StepMap::layer_shape(std::uint32_t layer) const {
 std::string StepMap::describe(ChunkId chunk) const {
   const auto& c = chunks_[chunk];
   const auto& layer = model_.layers[c.layer]->name();
-  if (c.role == Role::state && is_packed_by_share(c))
+  if (c.role == map::Role::state && is_packed_by_share(c))
     return fmt::format("{} of {}, as rank {} of {} packs it, part {}", name_of(c.kind), layer, data().place(), data().group(),
                        c.position / data().group());
-  return terrace::describe(c, layer, layout_.chunk_elements());
+  return map::describe(c, layer, layout_.chunk_elements());
 }
 
-bool StepMap::is_packed_by_share(const Chunk& c) const {
-  return halves_updates() && c.kind == Kind::second_moment && is_packed(options_.recipe.format_of(c.kind));
+bool StepMap::is_packed_by_share(const map::Chunk& c) const {
+  return halves_updates() && c.kind == ChunkKind::second_moment && rules::is_packed(options_.recipe.format_of(c.kind));
 }
 
 }  // namespace terrace

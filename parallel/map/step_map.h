@@ -40,7 +40,7 @@ namespace terrace {
 class StepMap {
  public:
   struct Options {
-    Recipe recipe = {};
+    rules::Recipe recipe = {};
     StepShape shape = {};
     std::vector<LayerActivations> activations = {};  // of each layer; empty: all are kept
     UpdatePlace update = Tier::host;
@@ -50,7 +50,7 @@ class StepMap {
     std::int64_t decode_positions = 0;  // generation: positions in layer l's cache, saved(l, 0)
     Mesh mesh = {};
     DataParallel data = {};
-    PipelineParallel pipeline = {};
+    mesh::PipelineParallel pipeline = {};
     std::uint32_t rank = 0;                     // of the mesh
     std::optional<LayerUnit> layer_unit = {};   // Optimizer::layer_unit(): one update action a layer
     std::vector<ParamGroup> param_groups = {};  // rates and decays of parameters by name
@@ -76,24 +76,24 @@ class StepMap {
   // True if a layer's input outlives its forward, for the layer's backward or for a skip.
   [[nodiscard]] bool keeps_input(std::uint32_t layer) const {
     return has_backward(layer) && (layer + 1 == layers() || phases_.facts(layer).keeps_input || recomputes(layer) ||
-                                   skips_.reader(layer) != Skips::kNone);
+                                   skips_.reader(layer) != model::Skips::kNone);
   }
 
   [[nodiscard]] const Model& model() const { return model_; }
   [[nodiscard]] const Options& options() const { return options_; }
-  [[nodiscard]] const ParameterLayout& layout() const { return layout_; }
-  [[nodiscard]] const LayerPhases& phases() const { return phases_; }
-  [[nodiscard]] const ChunkTable& chunks() const { return chunks_; }
-  [[nodiscard]] const ActivationBuffers& buffers() const { return buffers_; }
-  [[nodiscard]] const ActionPlaces& places() const { return places_; }
-  [[nodiscard]] const UpdateRounds& rounds() const { return rounds_; }
+  [[nodiscard]] const map::ParameterLayout& layout() const { return layout_; }
+  [[nodiscard]] const map::LayerPhases& phases() const { return phases_; }
+  [[nodiscard]] const map::ChunkTable& chunks() const { return chunks_; }
+  [[nodiscard]] const map::ActivationBuffers& buffers() const { return buffers_; }
+  [[nodiscard]] const map::ActionPlaces& places() const { return places_; }
+  [[nodiscard]] const orders::UpdateRounds& rounds() const { return rounds_; }
   [[nodiscard]] std::uint32_t layers() const { return layout_.layers(); }
   [[nodiscard]] std::uint32_t micro_batches() const { return options_.shape.micro_batches; }
 
   // The layers of this rank of a pipeline. If the tied layer is on another rank than the layer that declares its weights, the
   // tied layer's rank keeps a copy of them: the weights of the whole declaring layer, without states, received after every
   // update.
-  [[nodiscard]] const HeldLayers& pipeline() const { return pipeline_; }
+  [[nodiscard]] const mesh::HeldLayers& pipeline() const { return pipeline_; }
   [[nodiscard]] bool copies(std::uint32_t layer) const;
   // The rank with the copy of the layer's weights, if this rank declares them and another rank has a copy; else this rank.
   [[nodiscard]] std::uint32_t copied_to(std::uint32_t layer) const;
@@ -106,13 +106,13 @@ class StepMap {
   // The skip's part of x(k)'s gradient is added to the other part on the first rank that has both: after the input half of
   // layer k if its rank also computes the reader of the skip, else before the backward of layer k − 1, whose rank receives both
   // parts.
-  [[nodiscard]] const Skips& skips() const { return skips_; }
+  [[nodiscard]] const model::Skips& skips() const { return skips_; }
   [[nodiscard]] bool adds_skip_behind(std::uint32_t layer, std::uint32_t micro_batch) const;
   [[nodiscard]] bool adds_skip_before(std::uint32_t layer, std::uint32_t micro_batch) const;
 
   // The chunk of this kind at a position within the layer; this rank must hold it. If the kind is sharded, the rank has only
   // its own chunks, so adjacent ids are not adjacent positions.
-  [[nodiscard]] ChunkId state(Kind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const;
+  [[nodiscard]] ChunkId state(ChunkKind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const;
   // True if this rank commits the chunk: it is state, and this rank owns it.
   [[nodiscard]] bool committed(ChunkId chunk) const;
   // This rank's place in the mesh, and its share of the state and of the layers.
@@ -120,12 +120,12 @@ class StepMap {
   [[nodiscard]] std::uint32_t rank() const { return options_.rank; }
   [[nodiscard]] const StateSharding& data() const { return data_; }
   [[nodiscard]] const TensorParallel& tensor() const { return parts_.tensor; }
-  [[nodiscard]] const ModelParts& parts() const { return parts_; }
+  [[nodiscard]] const model::ModelParts& parts() const { return parts_; }
   // True if ranks with other parts of the model also hold some of the layer's parameters, so that its gradient needs a unify
   // action.
   [[nodiscard]] bool unifies(std::uint32_t layer) const;
   // The chunks of this kind that this rank owns of a layer.
-  [[nodiscard]] std::vector<std::uint32_t> owned(Kind kind, std::uint32_t layer) const;
+  [[nodiscard]] std::vector<std::uint32_t> owned(ChunkKind kind, std::uint32_t layer) const;
   // The chunks of a layer's gradient that are complete on this rank after all reductions; with a norm, only those in its run.
   [[nodiscard]] std::vector<std::uint32_t> final_gradients(std::uint32_t layer) const;
   [[nodiscard]] std::vector<std::uint32_t> final_gradients(const Action& norm) const;
@@ -138,10 +138,10 @@ class StepMap {
   [[nodiscard]] ChunkId weights(std::uint32_t layer, std::uint32_t copy = 0) const;
   [[nodiscard]] ChunkId gradients(std::uint32_t layer) const;
   // The first chunk of a run of these weights or gradients. `home`: the layer that declares the parameters.
-  [[nodiscard]] ChunkId weights_at(std::uint32_t home, const LayoutRun& run, std::uint32_t copy) const {
+  [[nodiscard]] ChunkId weights_at(std::uint32_t home, const memory::LayoutRun& run, std::uint32_t copy) const {
     return ChunkId(index(weights(home, copy)) + run.first / weights_each());
   }
-  [[nodiscard]] ChunkId gradients_at(std::uint32_t layer, std::uint32_t home, const LayoutRun& run) const {
+  [[nodiscard]] ChunkId gradients_at(std::uint32_t layer, std::uint32_t home, const memory::LayoutRun& run) const {
     return ChunkId(index(home == layer ? gradients(layer) : tied_gradients()) + run.first / gradients_each());
   }
   [[nodiscard]] ChunkId tied_gradients() const;
@@ -158,11 +158,13 @@ class StepMap {
   // visited(): the buffer in which a visit gathers a group, if this rank does not hold all of it. shown(): whether data ranks
   // or pipeline ranks must send parts of the group into that buffer. visited_in_place(): whether no other rank must send
   // anything.
-  [[nodiscard]] ChunkId visited(Kind kind) const { return ChunkId(kind == Kind::master ? visited_masters_ : visited_weights_); }
-  [[nodiscard]] bool shown(Kind kind, std::uint32_t layer) const {
+  [[nodiscard]] ChunkId visited(ChunkKind kind) const {
+    return ChunkId(kind == ChunkKind::master ? visited_masters_ : visited_weights_);
+  }
+  [[nodiscard]] bool shown(ChunkKind kind, std::uint32_t layer) const {
     return data().shards(kind) || !pipeline().speaks_for(layer);
   }
-  [[nodiscard]] bool visited_in_place(Kind kind, std::uint32_t layer) const {
+  [[nodiscard]] bool visited_in_place(ChunkKind kind, std::uint32_t layer) const {
     return parts().ranks() == 1 && !shown(kind, layer);
   }
   // The chunk of the tied layer's own gradient at this position in the declaring layer.
@@ -178,9 +180,9 @@ class StepMap {
     return of_group >= layout_.trained_groups(layer);
   }
   // True if a visit reads this kind. Parameters that are copies of master weights are not visited.
-  [[nodiscard]] bool visits(Kind kind, const Action& visit) const {
+  [[nodiscard]] bool visits(ChunkKind kind, const Action& visit) const {
     const auto& recipe = options_.recipe;
-    if (kind == Kind::master) return recipe.has_master() && !is_frozen(visit.layer, visit.chunk);
+    if (kind == ChunkKind::master) return recipe.has_master() && !is_frozen(visit.layer, visit.chunk);
     return !recipe.copies_master() || is_frozen(visit.layer, visit.chunk);
   }
   // The chunks of the layer that an update action updates on this rank.
@@ -197,7 +199,7 @@ class StepMap {
  private:
   class Dead;  // dead_after()
   static constexpr std::uint32_t kNone = ~0U;
-  std::uint32_t add_runs(std::uint32_t layer, std::uint32_t chunks, std::uint32_t each, const Chunk& chunk);
+  std::uint32_t add_runs(std::uint32_t layer, std::uint32_t chunks, std::uint32_t each, const map::Chunk& chunk);
   [[nodiscard]] std::vector<std::uint32_t> updates_here() const;  // [layer]: its update actions on this rank
   void clear_idle_settings();
   void add_state();
@@ -214,14 +216,14 @@ class StepMap {
   [[nodiscard]] std::uint32_t kept_chunks(std::uint32_t layer) const;
   // How many chunks of the layout lie in one chunk of the weights that a layer computes with, or of the gradients that it
   // writes.
-  [[nodiscard]] std::uint32_t weights_each() const { return data().shards(Kind::parameter) ? data().group() : 1; }
+  [[nodiscard]] std::uint32_t weights_each() const { return data().shards(ChunkKind::parameter) ? data().group() : 1; }
   [[nodiscard]] std::uint32_t gradients_each() const { return data().folds_each() ? data().group() : 1; }
-  [[nodiscard]] bool is_packed_by_share(const Chunk& chunk) const;
+  [[nodiscard]] bool is_packed_by_share(const map::Chunk& chunk) const;
   // How many of the layer's chunks have this kind; a frozen one has only a weight.
-  [[nodiscard]] std::uint32_t chunks_with(Kind kind, std::uint32_t layer) const {
-    return kind == Kind::parameter ? layout_.chunks_of(layer) : layout_.trained_chunks(layer);
+  [[nodiscard]] std::uint32_t chunks_with(ChunkKind kind, std::uint32_t layer) const {
+    return kind == ChunkKind::parameter ? layout_.chunks_of(layer) : layout_.trained_chunks(layer);
   }
-  [[nodiscard]] std::uint32_t held_position(Kind kind, std::uint32_t chunk_in_layer) const;
+  [[nodiscard]] std::uint32_t held_position(ChunkKind kind, std::uint32_t chunk_in_layer) const;
   void use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const;  // nothing for empty buffers
 
   [[nodiscard]] bool reads_skip_here(std::uint32_t k, std::uint32_t micro_batch) const;
@@ -229,15 +231,15 @@ class StepMap {
 
   const Model& model_;
   Options options_;
-  ModelParts parts_;
-  HeldLayers pipeline_;
+  model::ModelParts parts_;
+  mesh::HeldLayers pipeline_;
   StateSharding data_;
-  Skips skips_;
-  ParameterLayout layout_;
-  LayerPhases phases_;
-  std::vector<Kind> kinds_;
-  ChunkTable chunks_;
-  ActivationBuffers buffers_;
+  model::Skips skips_;
+  map::ParameterLayout layout_;
+  map::LayerPhases phases_;
+  std::vector<ChunkKind> kinds_;
+  map::ChunkTable chunks_;
+  map::ActivationBuffers buffers_;
   std::vector<std::uint32_t> state_first_;  // [layer · kinds + kind]
   ChunkId tied_gradient_{};
   std::vector<std::uint32_t> gathered_, buckets_;  // [layer]; empty if not used
@@ -247,8 +249,8 @@ class StepMap {
   std::uint32_t update_scratch_ = 0;
   std::uint64_t update_scratch_bytes_ = 0;
   std::vector<LayerNeeds> layer_needs_;  // for an optimizer of whole layers
-  ActionPlaces places_;
-  UpdateRounds rounds_;
+  map::ActionPlaces places_;
+  orders::UpdateRounds rounds_;
 };
 
 }  // namespace terrace

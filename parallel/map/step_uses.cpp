@@ -53,7 +53,7 @@ void StepMap::use_phase(std::vector<Use>& uses, const Action& a) const {
   if (backward && a.op != Op::backward_input) use_gradients(uses, a);
   if (phase.carried)
     use_some(uses, buffers_.carried(a.layer, a.micro_batch), a.op == Op::backward_weight ? Access::read : *phase.carried);
-  for (const auto& [tensor, access] : phase.work) use_some(uses, buffers_.work(a.layer, call_of(a.op), tensor), access);
+  for (const auto& [tensor, access] : phase.work) use_some(uses, buffers_.work(a.layer, map::call_of(a.op), tensor), access);
   use_some(uses, buffers_.scratch(a), Access::overwrite);
 }
 
@@ -63,12 +63,12 @@ void StepMap::use_some(std::vector<Use>& uses, ChunkId chunk, Access access) con
 
 // The chunks that the visit exchanges, and the group's own weights if nothing is exchanged.
 void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
-  uses = uses_of(*this, collectives_of(*this, a));
-  const auto read_here = [&](Kind kind) {
+  uses = map::uses_of(*this, map::collectives_of(*this, a));
+  const auto read_here = [&](ChunkKind kind) {
     if (pipeline().ranks == 1 && visited_in_place(kind, a.layer))
       use_run(uses, state(kind, a.layer, data().chunks_of(a.chunk).front()), data().group(), Access::read);
   };
-  for (const auto kind : {Kind::parameter, Kind::master})
+  for (const auto kind : {ChunkKind::parameter, ChunkKind::master})
     if (visits(kind, a)) read_here(kind);
 }
 
@@ -76,12 +76,12 @@ void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
 // one half.
 void StepMap::use_updated(std::vector<Use>& uses, const Action& a) const {
   const bool halves = halves_updates(), prepares = a.op == Op::prepare, finishes = a.op == Op::update;
-  const auto access = [&](Kind kind) -> std::optional<Access> {
-    if (kind == Kind::gradient) return finishes && halves ? std::nullopt : std::optional{Access::read};
-    if (kind == Kind::parameter && options_.recipe.copies_master())
+  const auto access = [&](ChunkKind kind) -> std::optional<Access> {
+    if (kind == ChunkKind::gradient) return finishes && halves ? std::nullopt : std::optional{Access::read};
+    if (kind == ChunkKind::parameter && options_.recipe.copies_master())
       return prepares ? std::nullopt : std::optional{Access::overwrite};
-    if (kind == Kind::parameter || kind == Kind::master) return prepares ? Access::read : Access::update;
-    const bool whole = is_packed(options_.recipe.format_of(kind)) && options_.layer_unit->second_moment == Packed::whole;
+    if (kind == ChunkKind::parameter || kind == ChunkKind::master) return prepares ? Access::read : Access::update;
+    const bool whole = rules::is_packed(options_.recipe.format_of(kind)) && options_.layer_unit->second_moment == Packed::whole;
     return halves && prepares == whole ? std::nullopt : std::optional{Access::update};
   };
   for (const auto kind : kinds_)
@@ -90,14 +90,14 @@ void StepMap::use_updated(std::vector<Use>& uses, const Action& a) const {
   if (options_.layer_unit) use_some(uses, update_scratch(), finishes && halves ? Access::update : Access::overwrite);
 }
 
-std::vector<std::uint32_t> StepMap::owned(Kind kind, std::uint32_t layer) const {
+std::vector<std::uint32_t> StepMap::owned(ChunkKind kind, std::uint32_t layer) const {
   std::vector<std::uint32_t> chunks;
   for (std::uint32_t g = 0; g < chunks_with(kind, layer) / data().group(); ++g)
     for (const auto i : data().updated_in(g)) chunks.push_back(i);
   return chunks;
 }
 
-std::vector<std::uint32_t> StepMap::final_gradients(std::uint32_t layer) const { return owned(Kind::gradient, layer); }
+std::vector<std::uint32_t> StepMap::final_gradients(std::uint32_t layer) const { return owned(ChunkKind::gradient, layer); }
 
 std::vector<std::uint32_t> StepMap::final_gradients(const Action& norm) const {
   auto chunks = final_gradients(norm.layer);
@@ -121,7 +121,7 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::decode: use_phase(uses, a); break;
     case Op::norm:
       for (const auto i : final_gradients(a))
-        uses.push_back({state(Kind::gradient, a.layer, i), layout_.adds_tied(a.layer, i) ? Access::update : Access::read});
+        uses.push_back({state(ChunkKind::gradient, a.layer, i), layout_.adds_tied(a.layer, i) ? Access::update : Access::read});
       for (const auto i : final_gradients(a))
         if (layout_.adds_tied(a.layer, i)) uses.push_back({tied_gradient(i), Access::read});
       break;
@@ -129,7 +129,7 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::prepare: use_updated(uses, a); break;
     case Op::fill:
       for (const auto kind : kinds_)
-        if (kind == Kind::parameter || (kind == Kind::master && !is_frozen(a.layer, a.chunk)))
+        if (kind == ChunkKind::parameter || (kind == ChunkKind::master && !is_frozen(a.layer, a.chunk)))
           for (const auto i : data().updated_in(a.chunk)) uses.push_back({state(kind, a.layer, i), Access::overwrite});
       break;
     case Op::visit: use_visited(uses, a); break;
@@ -139,7 +139,7 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::send:
     case Op::receive:
     case Op::verdict:
-    case Op::unify: return uses_of(*this, collectives_of(*this, a));
+    case Op::unify: return map::uses_of(*this, map::collectives_of(*this, a));
     case Op::offload:
     case Op::release: break;
     case Op::keep:

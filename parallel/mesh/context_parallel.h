@@ -31,14 +31,14 @@ struct ContextParallel {
   [[nodiscard]] std::uint32_t head_rank() const { return rank % head_ranks(); }
 
   // The positions of a place in the ring, `count` of them, in the order in which they are stored.
-  [[nodiscard]] std::vector<Block> ring_runs(std::uint32_t place, std::int64_t count) const {
+  [[nodiscard]] std::vector<comm::Block> ring_runs(std::uint32_t place, std::int64_t count) const {
     if (!zigzag) return {{place * count, count}};
     const auto chunk = count / 2;
     return {{place * chunk, chunk}, {(2 * std::int64_t{ring} - 1 - place) * chunk, chunk}};
   }
   // The positions of this rank's slice, `slice` of them.
-  [[nodiscard]] std::vector<Block> runs(std::int64_t slice) const {
-    std::vector<Block> all;
+  [[nodiscard]] std::vector<comm::Block> runs(std::int64_t slice) const {
+    std::vector<comm::Block> all;
     const std::int64_t first = head_rank() * slice, end = first + slice;
     std::int64_t at = 0;
     for (const auto& [begin, count] : ring_runs(ring_rank(), slice * head_ranks())) {

@@ -29,12 +29,12 @@ enum class Travel : std::uint8_t { whole, bf16, int8 };
 struct DataParallel {
   std::uint32_t zero = 0;  // 0 to 3
   bool canonical = false;
-  SumOrder sums = SumOrder::machines;  // of gradients and averages across machines
-  Travel gradients = Travel::whole;    // bf16 and int8: only for fp32 gradients that are folded after each micro-batch
-  Travel weights = Travel::whole;      // int8: only for weights gathered before each use; bf16: never
-  bool local = false;                  // local SGD
+  comm::SumOrder sums = comm::SumOrder::machines;  // of gradients and averages across machines
+  Travel gradients = Travel::whole;  // bf16 and int8: only for fp32 gradients that are folded after each micro-batch
+  Travel weights = Travel::whole;    // int8: only for weights gathered before each use; bf16: never
+  bool local = false;                // local SGD
 
-  [[nodiscard]] SumOrder sum_order() const { return canonical ? SumOrder::ranks : sums; }
+  [[nodiscard]] comm::SumOrder sum_order() const { return canonical ? comm::SumOrder::ranks : sums; }
 };
 
 }  // namespace terrace

@@ -121,7 +121,7 @@ TensorGrid demand_grid(TensorMode mode, int ranks, int depth) {
                                                : "in 3D it must be a cube",
                  has_grid);
   if (mode != TensorMode::squares && depth != 1) problems.found.push_back(depth_without_grids(depth));
-  check(problems.found);
+  demand_none(problems.found);
   return *grid_of(mode, static_cast<std::uint32_t>(ranks), static_cast<std::uint32_t>(depth));
 }
 
@@ -220,6 +220,8 @@ std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, 
   return problems.found;
 }
 
-void check(const Degrees& degrees, const ModelShape& model, int ranks) { check(problems(degrees, model, ranks)); }
+void demand_degrees(const Degrees& degrees, const ModelShape& model, int ranks) {
+  demand_none(problems(degrees, model, ranks));
+}
 
 }  // namespace terrace

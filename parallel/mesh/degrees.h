@@ -3,7 +3,7 @@
 //
 // Owner:   values.
 // Threads: any; pure.
-// Errors:  problems() returns the problems; check() throws them as UsageErrors does.
+// Errors:  problems() returns the problems; demand_degrees() throws them as UsageErrors does.
 #pragma once
 
 #include <cstdint>
@@ -40,13 +40,13 @@ struct ModelShape {
 // not. Throws RefusedSetting if the degrees form no mesh.
 Mesh mesh_of(const Degrees& degrees, std::int64_t kv_heads = 0);
 
-// The grid of `ranks` tensor ranks, for any model; throws as check() does if they form none.
+// The grid of `ranks` tensor ranks, for any model; throws as demand_degrees() does if they form none.
 TensorGrid demand_grid(TensorMode mode, int ranks, int depth);
 
 // The features of the degrees, and `with`.
 Features features_of(const Degrees& degrees);
 // Features that exclude each other, and degrees that do not divide what they split or whose product is not the number of ranks.
 std::vector<SettingRefusal> problems(const Degrees& degrees, const ModelShape& model, int ranks);
-void check(const Degrees& degrees, const ModelShape& model, int ranks);
+void demand_degrees(const Degrees& degrees, const ModelShape& model, int ranks);
 
 }  // namespace terrace

@@ -118,8 +118,8 @@ bool is_excluded(Feature feature, const Features& others) {
   });
 }
 
-void check(const std::vector<SettingRefusal>& refusals) {
-  UsageErrors errors;
+void demand_none(const std::vector<SettingRefusal>& refusals) {
+  base::UsageErrors errors;
   for (const auto& refusal : refusals) errors.gather([&] { throw RefusedSetting(refusal); });
   errors.throw_if_any();
 }

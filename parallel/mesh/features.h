@@ -2,7 +2,7 @@
 // plan, the search and the command line all read it, so a pair becomes legal by removing its row.
 //
 // Owner:   values. Threads: any; pure.
-// Errors:  refusals() returns them; check() throws them as UsageErrors does.
+// Errors:  refusals() returns them; demand_none() throws them as UsageErrors does.
 #pragma once
 
 #include <array>
@@ -99,6 +99,6 @@ Features features_of(const ModelRank& place);
 std::vector<SettingRefusal> refusals(const Features& features);
 // Whether a run with the other features cannot have this one.
 bool is_excluded(Feature feature, const Features& others);
-void check(const std::vector<SettingRefusal>& refusals);
+void demand_none(const std::vector<SettingRefusal>& refusals);
 
 }  // namespace terrace

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-namespace terrace {
+namespace terrace::mesh {
 namespace {
 
 // The name that users see in the ledger and in errors.
@@ -97,4 +97,4 @@ Communicator& Groups::of(const Members& members) const {
   throw std::logic_error(fmt::format("Groups: no program of this run exchanges anything among {}", to_string(members)));
 }
 
-}  // namespace terrace
+}  // namespace terrace::mesh

@@ -19,7 +19,7 @@
 #include <terrace/parallel/mesh/members.h>
 #include <terrace/parallel/mesh/mesh.h>
 
-namespace terrace {
+namespace terrace::mesh {
 
 // Removes the axes of degree 1, so that two names for the same ranks become equal.
 Members reduced_to(const Mesh& mesh, Members members);
@@ -46,4 +46,4 @@ class Groups {
   std::map<Members, std::unique_ptr<Communicator>> others_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::mesh

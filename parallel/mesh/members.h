@@ -12,7 +12,7 @@
 #include <terrace/memory/tier.h>
 #include <terrace/parallel/mesh/mesh.h>
 
-namespace terrace {
+namespace terrace::mesh {
 
 // The ranks that differ from this one on these axes only.
 struct Members {
@@ -32,4 +32,4 @@ inline constexpr Members kTensorRanks{.axes = kTensorAxes, .lane = Lane::tensor}
 inline constexpr Members kContextRanks{.axes = Axis::context, .lane = Lane::context};
 inline constexpr Members kExpertRanks{.axes = Axis::expert, .lane = Lane::context};
 
-}  // namespace terrace
+}  // namespace terrace::mesh

@@ -99,7 +99,7 @@ std::uint32_t Mesh::stride(AxisSet axes) const {
   return 1;  // one rank
 }
 
-void check(const Mesh& mesh) {
+void demand_mesh(const Mesh& mesh) {
   std::uint64_t ranks = 1;
   for (const auto axis : kAllAxes) {
     if (mesh.degree(axis) == 0)

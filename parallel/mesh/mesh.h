@@ -83,7 +83,7 @@ struct Mesh {
   }
   friend bool operator==(const Mesh&, const Mesh&) = default;
 };
-void check(const Mesh& mesh);
+void demand_mesh(const Mesh& mesh);
 std::string to_string(const Mesh& mesh);  // "pp 2 × shard 4 × part 2", "one rank"
 
 }  // namespace terrace

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace terrace {
+namespace terrace::mesh {
 
 struct PipelineParallel {
   std::uint32_t ranks = 1;
@@ -60,4 +60,4 @@ struct HeldLayers : PipelineParallel {
   }
 };
 
-}  // namespace terrace
+}  // namespace terrace::mesh

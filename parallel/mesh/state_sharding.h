@@ -73,11 +73,11 @@ struct StateSharding : DataParallel {
   [[nodiscard]] std::vector<std::uint32_t> updated_in(std::uint32_t of_group) const {
     return stage() >= 1 ? std::vector{own(of_group)} : chunks_of(of_group);
   }
-  [[nodiscard]] bool shards(Kind kind) const {
+  [[nodiscard]] bool shards(ChunkKind kind) const {
     switch (kind) {
-      case Kind::parameter: return stage() >= 3;
-      case Kind::gradient: return stage() >= 1 && folds_each() && !whole_gradients;
-      case Kind::activation: return false;
+      case ChunkKind::parameter: return stage() >= 3;
+      case ChunkKind::gradient: return stage() >= 1 && folds_each() && !whole_gradients;
+      case ChunkKind::activation: return false;
       default: return stage() >= 1;
     }
   }

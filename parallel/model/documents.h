@@ -12,7 +12,7 @@
 
 #include <terrace/parallel/comm/call.h>
 
-namespace terrace {
+namespace terrace::model {
 
 class Documents {
  public:
@@ -34,7 +34,7 @@ class Documents {
     friend bool operator==(const Piece&, const Piece&) = default;
   };
   // A run of a sequence's positions, cut at the borders of its documents.
-  [[nodiscard]] std::vector<Piece> pieces(std::int64_t sequence, Block run) const {
+  [[nodiscard]] std::vector<Piece> pieces(std::int64_t sequence, comm::Block run) const {
     if (whole_sequences()) return {{run.begin, run.count, 0}};
     std::vector<Piece> all;
     const auto* const begins = begins_.data() + sequence * positions_;
@@ -50,4 +50,4 @@ class Documents {
   std::int64_t positions_ = 0;
 };
 
-}  // namespace terrace
+}  // namespace terrace::model

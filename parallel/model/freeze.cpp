@@ -10,7 +10,7 @@
 #include <terrace/core/base/edit_distance.h>
 #include <terrace/core/base/refused_setting.h>
 
-namespace terrace {
+namespace terrace::model {
 namespace {
 
 constexpr std::size_t kShown = 3;  // names in a message
@@ -40,9 +40,9 @@ bool matches_param(std::string_view pattern, const ParamSpec& param) {
 
 // Distance to the name or to one of its dotted suffixes, whichever is smaller.
 std::size_t distance_to_name(std::string_view pattern, std::string_view name) {
-  auto least = edit_distance(pattern, name);
+  auto least = base::edit_distance(pattern, name);
   for (auto dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1))
-    least = std::min(least, edit_distance(pattern, name.substr(dot + 1)));
+    least = std::min(least, base::edit_distance(pattern, name.substr(dot + 1)));
   return least;
 }
 
@@ -100,4 +100,4 @@ void apply_freeze(std::span<const std::string> patterns, const Model& model, std
   if (!patterns.empty() && !any) throw RefusedSetting("freeze", "`freeze` leaves no parameter to train\n  give fewer patterns");
 }
 
-}  // namespace terrace
+}  // namespace terrace::model

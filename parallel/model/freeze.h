@@ -17,7 +17,7 @@
 
 #include <terrace/parallel/model/layer.h>
 
-namespace terrace {
+namespace terrace::model {
 
 // The patterns, separated by commas, in `text`. Empty text: none.
 std::vector<std::string> parse_freeze(std::string_view text);
@@ -25,4 +25,4 @@ std::vector<std::string> parse_freeze(std::string_view text);
 // params[layer]: the model's parameters. A tied parameter is frozen if the declaration that it repeats is.
 void apply_freeze(std::span<const std::string> patterns, const Model& model, std::vector<std::vector<ParamSpec>>& params);
 
-}  // namespace terrace
+}  // namespace terrace::model

@@ -54,7 +54,7 @@ struct ParamSpec {
   double rate = 1;    // multiplies the learning rate
   // The group (param_group.h) whose norm clips its gradient; −1: clipped with all parameters without a group.
   std::int32_t clip_group = -1;
-  TensorSplit split = {};  // where this rank's part lies in the whole
+  model::TensorSplit split = {};  // where this rank's part lies in the whole
   // The names of this parameter on each expert rank, including this rank's `name`; empty: all have the same parameter.
   std::vector<std::string> dealt = {};
   // Parameters of a layer that its phases use together share a unit number. Numbers ascend; a large unit can be leased

@@ -33,8 +33,8 @@ struct LayerContext {
   Half half = Half::both;     // of a backward: what the call computes. A phase of one half runs only in calls that compute it.
   std::int64_t position = 0;  // of a generation: the position in its sequence
   TensorView report = {};     // [report_size] fp64, in memory that the host reaches: one for each micro-batch
-  Documents documents = {};   // of this micro-batch's sequences, at all positions of all context ranks
-  double token_scale = 1;     // 1 ÷ tokens of the global batch without padding, times the scale of gradients
+  model::Documents documents = {};  // of this micro-batch's sequences, at all positions of all context ranks
+  double token_scale = 1;           // 1 ÷ tokens of the global batch without padding, times the scale of gradients
 };
 
 // The tensors of a call; all contiguous. A tensor that the phase does not use is empty. If a parameter is cut into tiles, its

@@ -11,7 +11,7 @@
 #include <terrace/parallel/mesh/tensor_parallel.h>
 #include <terrace/parallel/model/layer.h>
 
-namespace terrace {
+namespace terrace::model {
 
 struct ModelParts {
   TensorParallel tensor = {};
@@ -48,4 +48,4 @@ inline ParamSpec param_on(ParamSpec param, const ModelParts& parts) {
   return param;
 }
 
-}  // namespace terrace
+}  // namespace terrace::model

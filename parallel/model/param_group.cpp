@@ -59,9 +59,9 @@ ParamGroup parse_param_group(std::string_view text) {
 
 std::vector<ParamGroup> parse_param_groups(std::string_view text) {
   std::vector<ParamGroup> groups;
-  while (!trimmed(text).empty()) {
+  while (!model::trimmed(text).empty()) {
     const auto end = text.find(';');
-    groups.push_back(parse_param_group(trimmed(text.substr(0, end))));
+    groups.push_back(parse_param_group(model::trimmed(text.substr(0, end))));
     text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
   }
   return groups;

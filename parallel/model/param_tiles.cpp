@@ -4,12 +4,13 @@
 #include <stdexcept>
 #include <string>
 
-namespace terrace {
+namespace terrace::model {
 
-Block tile_of(const ParamSpec& param, std::uint32_t tile) {
+comm::Block tile_of(const ParamSpec& param, std::uint32_t tile) {
   if (tile >= param.tiles) throw std::logic_error(param.name + " has no tile " + std::to_string(tile));
   const std::int64_t parts = param.tile_parts;
-  const auto of_part = block_of(param.shape[param.tile_dim] / parts, static_cast<int>(tile), static_cast<int>(param.tiles));
+  const auto of_part =
+      comm::block_of(param.shape[param.tile_dim] / parts, static_cast<int>(tile), static_cast<int>(param.tiles));
   return {of_part.begin * parts, of_part.count * parts};
 }
 
@@ -46,4 +47,4 @@ void each_stored_run(const ParamSpec& param, const TensorParallel& tensor, std::
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::model

@@ -7,13 +7,13 @@
 
 #include <terrace/parallel/model/layer.h>
 
-namespace terrace {
+namespace terrace::model {
 
-Block tile_of(const ParamSpec& param, std::uint32_t tile);  // its range in the dimension that is cut, in stored order
+comm::Block tile_of(const ParamSpec& param, std::uint32_t tile);  // its range in the dimension that is cut, in stored order
 Shape tile_shape(const ParamSpec& param, std::uint32_t tile);
 
 // Like each_run() of tensor_split.h, but `first`, `count` and `in_part` count elements in stored order.
 void each_stored_run(const ParamSpec& param, const TensorParallel& tensor, std::uint64_t first, std::uint64_t count,
                      const std::function<void(const SplitRun&)>& use);
 
-}  // namespace terrace
+}  // namespace terrace::model

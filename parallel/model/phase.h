@@ -46,12 +46,12 @@ struct PhaseTensor {
 // A phase that exchanges instead of computing: a collective of `members`, from one tensor of the layer into another; an
 // all-reduce of another tensor than one of work() may be in place. Sums are made in rank order, in the dtype of `from`.
 struct PhaseExchange {
-  Members members;
+  mesh::Members members;
   PhaseTensor from = {}, to = {};
   // Counts of elements, from the beginning of each tensor. For an all-to-all, one entry for each member, in the order of the
   // tensors. For other operations, one entry: everything that the rank gives, and gets.
   std::vector<std::int64_t> sent, received;
-  Operation operation = Operation::all_to_all;
+  comm::Operation operation = comm::Operation::all_to_all;
   // The member that sends a broadcast (it reads `from`, the others write `to`) or receives a reduction (only it writes `to`).
   std::uint32_t root = 0;
   std::uint32_t neighbours = 0;  // of an all-to-all: members that exchange with each other; 0: all

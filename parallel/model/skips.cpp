@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-namespace terrace {
+namespace terrace::model {
 
 Skips::Skips(const Model& model) {
   for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
@@ -18,4 +18,4 @@ Skips::Skips(const Model& model) {
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::model

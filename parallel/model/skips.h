@@ -12,7 +12,7 @@
 
 #include <terrace/parallel/model/layer.h>
 
-namespace terrace {
+namespace terrace::model {
 
 class Skips {
  public:
@@ -31,4 +31,4 @@ class Skips {
   std::vector<std::uint32_t> into_, reader_;  // [layer]; empty: a chain
 };
 
-}  // namespace terrace
+}  // namespace terrace::model

@@ -15,13 +15,13 @@ class Edges {
   void gather(Of tensor, const char* name) {
     if (!edges_.tensor.sequence) return;
     const auto room = make_room(tensor, name);
-    steps_.exchange_first(Half::both, {kTensorRanks, {0, tensor}, room, {share_}, {all_}, Operation::all_gather});
+    steps_.exchange_first(Half::both, {mesh::kTensorRanks, {0, tensor}, room, {share_}, {all_}, comm::Operation::all_gather});
   }
   void sum(Of tensor, const char* name, Half half) {
     if (!edges_.tensor.sequence)
-      return steps_.exchange(half, {kTensorRanks, {0, tensor}, {0, tensor}, {all_}, {all_}, Operation::all_reduce});
+      return steps_.exchange(half, {mesh::kTensorRanks, {0, tensor}, {0, tensor}, {all_}, {all_}, comm::Operation::all_reduce});
     const auto room = make_room(tensor, name);
-    steps_.exchange(half, {kTensorRanks, room, {0, tensor}, {all_}, {share_}, Operation::reduce_scatter});
+    steps_.exchange(half, {mesh::kTensorRanks, room, {0, tensor}, {all_}, {share_}, comm::Operation::reduce_scatter});
   }
 
  private:

@@ -6,11 +6,11 @@
 
 #include <terrace/parallel/comm/call.h>
 
-namespace terrace {
+namespace terrace::model {
 namespace {
 
 std::int64_t longest_block(std::int64_t length, std::uint32_t ways) {
-  return block_of(length, 0, static_cast<int>(ways)).count;
+  return comm::block_of(length, 0, static_cast<int>(ways)).count;
 }
 
 Shape with_length(const Shape& shape, std::uint32_t dim, std::int64_t length) {
@@ -51,7 +51,7 @@ std::vector<Places> places_of(const std::vector<std::int64_t>& parts, std::uint3
   std::vector<Places> all;
   std::int64_t in_part = 0, in_whole = 0;  // where a part begins
   for (const auto part : parts) {
-    const auto mine = block_of(part, static_cast<int>(block), static_cast<int>(ways));
+    const auto mine = comm::block_of(part, static_cast<int>(block), static_cast<int>(ways));
     all.push_back({in_part, in_whole + mine.begin, mine.count});
     in_part += longest_block(part, ways);
     in_whole += part;
@@ -116,7 +116,7 @@ std::uint32_t rank_of(std::uint64_t element, const Shape& shape, const TensorSpl
     while (place >= *part) place -= *part++;
     std::uint32_t block = 0;
     const auto end_of = [&](std::uint32_t b) {
-      const auto its = block_of(*part, static_cast<int>(b), static_cast<int>(blocks));
+      const auto its = comm::block_of(*part, static_cast<int>(b), static_cast<int>(blocks));
       return its.begin + its.count;
     };
     while (place >= end_of(block)) ++block;
@@ -147,7 +147,7 @@ void each_run(const Shape& shape, const TensorSplit& split, const TensorParallel
   for (auto outer = static_cast<std::int64_t>(first) / row; outer * row < end; ++outer) {
     std::int64_t place = 0, whole_place = 0;  // where a part begins
     for (const auto part : split.parts) {
-      const auto mine = block_of(part, block, ways);
+      const auto mine = comm::block_of(part, block, ways);
       const auto from = std::max(outer * row + place * inner, static_cast<std::int64_t>(first));
       const auto to = std::min(outer * row + (place + mine.count) * inner, end);
       const auto moved = (outer * whole_length + whole_place + mine.begin) * inner - (outer * row + place * inner);
@@ -160,4 +160,4 @@ void each_run(const Shape& shape, const TensorSplit& split, const TensorParallel
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::model

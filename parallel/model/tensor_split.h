@@ -13,7 +13,7 @@
 #include <terrace/core/math/tensor.h>
 #include <terrace/parallel/mesh/tensor_parallel.h>
 
-namespace terrace {
+namespace terrace::model {
 
 struct TensorSplit {
   std::uint32_t dim = 0;
@@ -51,4 +51,4 @@ void each_run(const Shape& part, const TensorSplit& split, const TensorParallel&
 // The first rank that holds this element of the whole parameter; it acts for the element.
 std::uint32_t rank_of(std::uint64_t element, const Shape& part, const TensorSplit& split, std::uint32_t ranks);
 
-}  // namespace terrace
+}  // namespace terrace::model

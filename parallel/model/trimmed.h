@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-namespace terrace {
+namespace terrace::model {
 
 inline std::string_view trimmed(std::string_view text) {
   const auto first = text.find_first_not_of(" \t\n");
@@ -11,4 +11,4 @@ inline std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
 }
 
-}  // namespace terrace
+}  // namespace terrace::model

@@ -8,7 +8,7 @@
 
 #include <terrace/parallel/passes/passes.h>
 
-namespace terrace {
+namespace terrace::passes {
 namespace {
 
 bool has_weight_half(Op op) { return op == Op::backward || op == Op::backward_weight; }
@@ -97,4 +97,4 @@ Program with_versions(const Program& program, const StepMap& map) {
   return out;
 }
 
-}  // namespace terrace
+}  // namespace terrace::passes

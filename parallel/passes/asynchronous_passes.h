@@ -8,7 +8,7 @@
 #include <terrace/parallel/map/step_map.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace {
+namespace terrace::passes {
 
 // Adds a norm for each update of a layer: right after the last backward of that update, or after the reduction of its gradient
 // between the stage's data ranks.
@@ -20,4 +20,4 @@ Program with_updates_after_verdicts(const Program& program, const StepMap& map);
 // its update, and the copy is released after its last use.
 Program with_versions(const Program& program, const StepMap& map);
 
-}  // namespace terrace
+}  // namespace terrace::passes

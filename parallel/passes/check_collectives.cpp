@@ -12,31 +12,32 @@
 #include <terrace/core/base/error.h>
 #include <terrace/parallel/map/collective.h>
 
-namespace terrace {
+namespace terrace::passes {
 namespace {
 
 // Ranks that exchange with each other have the same key: the members and the first rank among them.
-using Peers = std::pair<Members, std::uint32_t>;
+using Peers = std::pair<mesh::Members, std::uint32_t>;
 
-Peers peers_of(const StepMap& map, const Members& given) {
-  const auto members = reduced_to(map.mesh(), given);
+Peers peers_of(const StepMap& map, const mesh::Members& given) {
+  const auto members = mesh::reduced_to(map.mesh(), given);
   return {members, members.directions ? 0 : map.mesh().at(map.rank(), members.axes, 0)};
 }
 
 struct Issued {
   Action action;
-  Collective collective;
+  map::Collective collective;
 };
 
 // Ranks may keep the bytes in different places. In an all-to-all, the bytes differ by pair of ranks (demand_pair()).
-bool match(const Collective& a, const Collective& b) {
-  return a.operation == b.operation && (a.operation == Operation::all_to_all || wire_bytes(a) == wire_bytes(b)) &&
+bool match(const map::Collective& a, const map::Collective& b) {
+  return a.operation == b.operation &&
+         (a.operation == comm::Operation::all_to_all || map::wire_bytes(a) == map::wire_bytes(b)) &&
          a.reduction == b.reduction && a.wire == b.wire && a.peer == b.peer;
 }
 
 std::string to_text(const Issued& i) {
   return fmt::format("{}, {} of {} bytes", terrace::to_text(i.action), name_of(i.collective.operation),
-                     wire_bytes(i.collective));
+                     map::wire_bytes(i.collective));
 }
 
 std::string name_of(const StepMap& map) {
@@ -50,7 +51,7 @@ using Sequences = std::map<Peers, Sequence>;  // of one rank
 Sequences sequences_of(const RankProgram& rank) {
   Sequences all;
   for (const auto& action : rank.program.actions)
-    for (const auto& collective : collectives_of(rank.map, action))
+    for (const auto& collective : map::collectives_of(rank.map, action))
       if (is_collective(collective.operation)) all[peers_of(rank.map, collective.members)].push_back({action, collective});
   return all;
 }
@@ -76,7 +77,7 @@ void compare(const StepMap& one, const Sequence& ones, const StepMap& other, con
 void demand_pair(const StepMap& one, const Sequence& ones, const StepMap& other, const Sequence& others) {
   for (std::size_t n = 0; n < ones.size(); ++n) {
     const auto &a = ones[n].collective, &b = others[n].collective;
-    if (a.operation != Operation::all_to_all) continue;
+    if (a.operation != comm::Operation::all_to_all) continue;
     const auto i = one.mesh().index(one.rank(), a.members.axes), j = other.mesh().index(other.rank(), a.members.axes);
     if (a.sent.at(j) == b.received.at(i) && a.received.at(j) == b.sent.at(i)) continue;
     throw Error(
@@ -102,7 +103,7 @@ void check_collectives(std::span<const RankProgram> ranks) {
     const auto first = members.front();
     for (const auto r : members)
       if (r != first) compare(ranks[first].map, issued[first][peers], ranks[r].map, issued[r][peers]);
-    const auto deals = [](const Issued& i) { return i.collective.operation == Operation::all_to_all; };
+    const auto deals = [](const Issued& i) { return i.collective.operation == comm::Operation::all_to_all; };
     if (std::ranges::none_of(issued[first][peers], deals)) continue;
     for (const auto r : members)
       for (const auto earlier : members)
@@ -110,4 +111,4 @@ void check_collectives(std::span<const RankProgram> ranks) {
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::passes

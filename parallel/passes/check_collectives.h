@@ -9,7 +9,7 @@
 #include <terrace/parallel/map/step_map.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace {
+namespace terrace::passes {
 
 struct RankProgram {
   const StepMap& map;
@@ -18,4 +18,4 @@ struct RankProgram {
 // `ranks`: any ranks of one run. Of each set, only the given members are compared.
 void check_collectives(std::span<const RankProgram> ranks);
 
-}  // namespace terrace
+}  // namespace terrace::passes

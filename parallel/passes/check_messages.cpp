@@ -11,7 +11,7 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::passes {
 namespace {
 
 using LaneKey = std::tuple<std::uint32_t, std::uint32_t, Payload>;  // source, destination
@@ -20,7 +20,7 @@ Content content_of(const Action& a) { return {a.payload, a.layer, is_per_micro_b
 
 class Ranks {
  public:
-  Ranks(std::span<const Program> programs, const Skips& skips)
+  Ranks(std::span<const Program> programs, const model::Skips& skips)
       : programs_(programs),
         skips_(skips),
         at_(programs.size()),
@@ -113,7 +113,7 @@ class Ranks {
     const bool backward = is_backward(a.op);
     if (is_layer_action(a.op)) {
       if (const auto from = source({Payload::activation, a.layer, a.micro_batch})) return from;
-      if (const auto k = skips_.into(a.layer); k != Skips::kNone && a.op != Op::backward_weight)
+      if (const auto k = skips_.into(a.layer); k != model::Skips::kNone && a.op != Op::backward_weight)
         if (const auto from = source({Payload::activation, k, a.micro_batch})) return from;
       if (backward)
         if (const auto from = source({Payload::gradient, a.layer + 1, a.micro_batch})) return from;
@@ -155,7 +155,7 @@ class Ranks {
   }
 
   std::span<const Program> programs_;
-  const Skips& skips_;
+  const model::Skips& skips_;
   std::vector<std::size_t> at_;
   std::vector<std::uint32_t> verdicts_;  // [rank]: how many verdicts it has run
   // [rank]: how many verdicts it had run when it last gathered a layer's weights, or reduced its gradient.
@@ -168,6 +168,6 @@ class Ranks {
 
 }  // namespace
 
-void check_messages(std::span<const Program> ranks, const Skips& skips) { Ranks(ranks, skips).run(); }
+void check_messages(std::span<const Program> ranks, const model::Skips& skips) { Ranks(ranks, skips).run(); }
 
-}  // namespace terrace
+}  // namespace terrace::passes

@@ -13,9 +13,9 @@
 #include <terrace/parallel/model/skips.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace {
+namespace terrace::passes {
 
 // One program for each rank of the pipeline, in rank order, all of the same data rank.
-void check_messages(std::span<const Program> ranks, const Skips& skips = {});
+void check_messages(std::span<const Program> ranks, const model::Skips& skips = {});
 
-}  // namespace terrace
+}  // namespace terrace::passes

@@ -8,7 +8,7 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::passes {
 namespace {
 
 // The effects of the program so far. Each action is checked just before it takes effect.
@@ -18,11 +18,11 @@ class StepChecker {
       : program_(program), map_(map), updates_(updates), content_(map.chunks().size(), false), layers_(program.layers) {
     for (std::uint32_t c = 0; c < map.chunks().size(); ++c) {
       const auto kind = map.chunks()[ChunkId(c)].kind;
-      content_[c] = kind != Kind::activation && kind != Kind::gradient;  // state is there from the step before
+      content_[c] = kind != ChunkKind::activation && kind != ChunkKind::gradient;  // state is there from the step before
     }
     for (std::uint32_t l = 0; updates == Updates::before_use && l < program.layers; ++l)
       if (map.pipeline().holds(l))
-        for (const auto i : map.final_gradients(l)) content_[index(map.state(Kind::gradient, l, i))] = true;
+        for (const auto i : map.final_gradients(l)) content_[index(map.state(ChunkKind::gradient, l, i))] = true;
     for (std::uint32_t l = 0; l < program.layers; ++l) {
       layers_[l].forward.resize(program.micro_batches);
       layers_[l].backward.resize(program.micro_batches);
@@ -287,7 +287,7 @@ class StepChecker {
 
   void take_effect(const Action& a) {
     for (const auto& use : map_.uses(a)) {
-      if (needs_content(use.access) && !content_[index(use.chunk)] && !is_optimizer_state(map_.chunks()[use.chunk].kind))
+      if (needs_content(use.access) && !content_[index(use.chunk)] && !rules::is_optimizer_state(map_.chunks()[use.chunk].kind))
         fail(a, "needs " + map_.describe(use.chunk) + ", which does not exist at this point");
       if (writes(use.access)) content_[index(use.chunk)] = true;
     }
@@ -316,7 +316,7 @@ class StepChecker {
       case Payload::gradient:
         if (a.layer == 0) fail(a, "the first layer reads tokens and has no input from another rank");
         // The reader at this message's other end: the layer, or the one that skips from its input.
-        if (const auto reader = map_.skips().reader(a.layer); reader != Skips::kNone) {
+        if (const auto reader = map_.skips().reader(a.layer); reader != model::Skips::kNone) {
           const auto here = sends == (a.payload == Payload::activation) ? a.peer : p.rank;
           if (here == p.holder(reader, a.micro_batch)) from = to = here;
         }
@@ -426,7 +426,7 @@ class StepChecker {
         if (map_.layout().adds_tied(map_.layout().tied_home(), c) && content_[index(map_.tied_gradient(c))])
           incomplete(map_.describe(map_.tied_gradient(c)) + " is never sent");
     for (std::uint32_t c = 0; c < map_.chunks().size(); ++c)
-      if (content_[c] && map_.chunks()[ChunkId(c)].kind == Kind::activation)
+      if (content_[c] && map_.chunks()[ChunkId(c)].kind == ChunkKind::activation)
         incomplete(map_.describe(ChunkId(c)) + " is still alive at the end");
     if (updates_ == Updates::after_verdict && verdicts_ != map_.rounds().updates())
       incomplete(fmt::format("{} of {} verdicts have run", verdicts_, map_.rounds().updates()));
@@ -448,4 +448,4 @@ class StepChecker {
 
 void check_step(const Program& program, const StepMap& map, Updates updates) { StepChecker(program, map, updates).run(); }
 
-}  // namespace terrace
+}  // namespace terrace::passes

@@ -9,9 +9,9 @@
 #include <terrace/parallel/passes/passes.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace {
+namespace terrace::passes {
 
 // Checks one step. `updates` says which updates the program must contain.
 void check_step(const Program& program, const StepMap& map, Updates updates);
 
-}  // namespace terrace
+}  // namespace terrace::passes

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace terrace {
+namespace terrace::passes {
 
 Program without_frozen(const Program& program, const StepMap& map) {
   if (!map.layout().has_frozen()) return program;
@@ -260,7 +260,7 @@ Program with_updates(Program program, const StepMap& map, Updates updates, std::
   Program out{program.layers, program.micro_batches, {}};
   std::vector<std::uint32_t> updated(program.layers, 0);  // groups
   const auto add_update = [&](std::uint32_t layer, std::uint32_t number = 0) {
-    terrace::add_update(out, map, {.op = Op::update, .layer = layer, .chunk = updated[layer]++, .update = number});
+    terrace::passes::add_update(out, map, {.op = Op::update, .layer = layer, .chunk = updated[layer]++, .update = number});
   };
   const auto add_updates = [&](std::uint32_t layer, std::uint32_t number = 0) {
     while (updated[layer] < map.updates_of(layer)) add_update(layer, number);
@@ -348,4 +348,4 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
   return out;
 }
 
-}  // namespace terrace
+}  // namespace terrace::passes

@@ -7,7 +7,7 @@
 #include <terrace/parallel/map/step_map.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace {
+namespace terrace::passes {
 
 // Leaves out actions for gradients that are not needed: the backwards of layers below the first one that trains, the weight
 // halves of frozen layers, and their messages and reductions.
@@ -55,4 +55,4 @@ Program with_updates(Program program, const StepMap& map, Updates updates, std::
 // and others evicted, on demand.
 Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth);
 
-}  // namespace terrace
+}  // namespace terrace::passes

@@ -1,6 +1,6 @@
 #include <terrace/parallel/passes/phase_pass.h>
 
-namespace terrace {
+namespace terrace::passes {
 
 Program with_phases(const Program& program, const StepMap& map) {
   Program out{program.layers, program.micro_batches, {}};
@@ -18,4 +18,4 @@ Program with_phases(const Program& program, const StepMap& map) {
   return out;
 }
 
-}  // namespace terrace
+}  // namespace terrace::passes

@@ -55,10 +55,10 @@ std::uint32_t stage_of(const Pipeline& p, std::uint32_t layer) {
 }
 
 // The stages whose results each stage reads: the one before it, and for a skip that ends in it, the one where the skip begins.
-std::vector<std::vector<std::uint32_t>> inputs_of(const Pipeline& p, const Skips& skips) {
+std::vector<std::vector<std::uint32_t>> inputs_of(const Pipeline& p, const model::Skips& skips) {
   auto inputs = chain(p.schedule.placement.stages);
   for (std::uint32_t l = 0; l < p.layers(); ++l) {
-    if (skips.into(l) == Skips::kNone) continue;
+    if (skips.into(l) == model::Skips::kNone) continue;
     const auto from = stage_of(p, skips.into(l) - 1), to = stage_of(p, l);
     if (from != to && std::ranges::find(inputs[to], from) == inputs[to].end()) inputs[to].push_back(from);
   }
@@ -66,19 +66,19 @@ std::vector<std::vector<std::uint32_t>> inputs_of(const Pipeline& p, const Skips
 }
 
 // The k, in ascending order, of all x(k) that a rank reads from a stage.
-std::vector<std::uint32_t> read_of(const Pipeline& p, const Skips& skips, std::uint32_t stage, std::uint32_t rank,
+std::vector<std::uint32_t> read_of(const Pipeline& p, const model::Skips& skips, std::uint32_t stage, std::uint32_t rank,
                                    std::uint32_t micro_batch) {
   const auto computes = [&](std::uint32_t layer) { return p.schedule.rank_of(stage_of(p, layer), micro_batch) == rank; };
   std::vector<std::uint32_t> all;
   const auto end = p.begins[stage + 1];
   for (auto k = p.begins[stage] + 1; k <= end && k < p.layers(); ++k) {
     const auto reader = skips.reader(k);
-    if ((k == end && computes(k)) || (reader != Skips::kNone && computes(reader))) all.push_back(k);
+    if ((k == end && computes(k)) || (reader != model::Skips::kNone && computes(reader))) all.push_back(k);
   }
   return all;
 }
 
-void add_message(Program& p, const Pipeline& pipeline, const Skips& skips, const Action& a) {
+void add_message(Program& p, const Pipeline& pipeline, const model::Skips& skips, const Action& a) {
   const auto& m = a.message;
   const bool forward = m.payload == Payload::activation, sends = a.op == Action::Op::send;
   for (const auto k : read_of(pipeline, skips, m.stage, forward ? m.destination : m.source, m.micro_batch))
@@ -97,7 +97,7 @@ void add_reductions(Program& p, const Pipeline& pipeline, const Task& t) {
 
 // Cuts stages where skips begin. The skipped result is then a stage's result, and is sent to the skip's rank before the next
 // layer frees it.
-Pipeline cut_where_skips_begin(const Pipeline& p, const Skips& skips) {
+Pipeline cut_where_skips_begin(const Pipeline& p, const model::Skips& skips) {
   const auto& placement = p.schedule.placement;
   Pipeline out{.schedule = {.placement = {.ranks = placement.ranks,
                                           .stages = 0,
@@ -106,7 +106,7 @@ Pipeline cut_where_skips_begin(const Pipeline& p, const Skips& skips) {
                .begins = {0}};
   for (std::uint32_t l = 1; l <= p.layers(); ++l) {
     const auto stage = stage_of(p, l - 1);
-    if (p.begins[stage + 1] != l && skips.reader(l) == Skips::kNone) continue;
+    if (p.begins[stage + 1] != l && skips.reader(l) == model::Skips::kNone) continue;
     out.begins.push_back(l);
     ++out.schedule.placement.stages;
     for (std::size_t r = 0; r < placement.rank_of.size(); ++r)
@@ -204,19 +204,19 @@ Pipeline without_empty_stages(const Pipeline& p) {
   return out;
 }
 
-PipelineParallel placement_of(const Pipeline& p) {
+mesh::PipelineParallel placement_of(const Pipeline& p) {
   const auto& placement = p.schedule.placement;
   if (!placement.inputs.empty())
     throw RefusedSetting(
         "schedule", "the model decides which stages read which, so the `schedule` file cannot\n  leave out its input lines");
   demand_directions(p.schedule);
-  PipelineParallel part{.ranks = placement.ranks,
-                        .rank_of = std::vector<std::vector<std::uint32_t>>(placement.rank_of.size()),
-                        .stage_of = {},
-                        .halves = in_halves(p.schedule),
-                        .update_every = p.schedule.update_every,
-                        .reads = p.schedule.reads,
-                        .kept = kept_versions(p.schedule)};
+  mesh::PipelineParallel part{.ranks = placement.ranks,
+                              .rank_of = std::vector<std::vector<std::uint32_t>>(placement.rank_of.size()),
+                              .stage_of = {},
+                              .halves = in_halves(p.schedule),
+                              .update_every = p.schedule.update_every,
+                              .reads = p.schedule.reads,
+                              .kept = kept_versions(p.schedule)};
   for (std::uint32_t s = 0; s < placement.stages; ++s)
     for (auto l = p.begins[s]; l < p.begins[s + 1]; ++l) {
       for (std::size_t r = 0; r < part.rank_of.size(); ++r) part.rank_of[r].push_back(placement.rank_of[r][s]);
@@ -225,7 +225,7 @@ PipelineParallel placement_of(const Pipeline& p) {
   return part;
 }
 
-Program step_of(const Pipeline& given, std::uint32_t rank, Reduced reduced, const Skips& skips, Verdicts verdicts) {
+Program step_of(const Pipeline& given, std::uint32_t rank, Reduced reduced, const model::Skips& skips, Verdicts verdicts) {
   auto p = without_empty_stages(given);
   if (skips.any()) p.schedule.placement.inputs = inputs_of(p, skips);
   Program out{p.layers(), p.schedule.micro_batches, {}};
@@ -241,7 +241,7 @@ Program step_of(const Pipeline& given, std::uint32_t rank, Reduced reduced, cons
   return out;
 }
 
-Program evaluation_of(const Pipeline& given, std::uint32_t rank, std::uint32_t micro_batches, const Skips& skips) {
+Program evaluation_of(const Pipeline& given, std::uint32_t rank, std::uint32_t micro_batches, const model::Skips& skips) {
   auto p = cut_where_skips_begin(without_empty_stages(given), skips);
   if (skips.any()) p.schedule.placement.inputs = inputs_of(p, skips);
   p.schedule = forwards(p.schedule.placement, micro_batches);

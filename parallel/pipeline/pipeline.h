@@ -29,16 +29,17 @@ std::vector<std::uint32_t> balance(std::span<const double> layer_costs, std::uin
 // A stage without layers would only forward its input, so the ranks before and after it exchange messages directly.
 Pipeline without_empty_stages(const Pipeline& pipeline);
 
-PipelineParallel placement_of(const Pipeline& pipeline);
+mesh::PipelineParallel placement_of(const Pipeline& pipeline);
 
 // A step of one rank: layer actions and messages. If backwards run in halves, the last layer's backward is still whole, because
 // it also computes the loss; it runs in the place of the input half. The first layer's backward is whole too, and runs in the
 // place of the weight half. A layer on several ranks has one reduction for all of its groups, after the gradients that it sums.
 //
 // If a skip begins and ends on different ranks, its tensor is sent once, directly between the two, and so is its gradient.
-Program step_of(const Pipeline& pipeline, std::uint32_t rank, Reduced reduced = Reduced::once, const Skips& skips = {},
+Program step_of(const Pipeline& pipeline, std::uint32_t rank, Reduced reduced = Reduced::once, const model::Skips& skips = {},
                 Verdicts verdicts = Verdicts::none);
 // Evaluates this many micro-batches one after the other, in two directions alternately (forwards.h).
-Program evaluation_of(const Pipeline& pipeline, std::uint32_t rank, std::uint32_t micro_batches, const Skips& skips = {});
+Program evaluation_of(const Pipeline& pipeline, std::uint32_t rank, std::uint32_t micro_batches,
+                      const model::Skips& skips = {});
 
 }  // namespace terrace::pipeline

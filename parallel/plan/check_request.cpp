@@ -36,7 +36,7 @@ void demand_copies_of_state(const PlanRequest& request) {
         "`shard-group` has no effect with `zero` 0, because ZeRO stage 0 shards nothing\n  give `zero` 1, 2 or 3, or "
         "leave `shard-group` out");
   const auto copies = request.sharding().copies();
-  if (data.canonical && Layout::kBlockElements % copies != 0)
+  if (data.canonical && memory::Layout::kBlockElements % copies != 0)
     throw RefusedSetting(
         "shard-group",
         fmt::format("`canonical-reduction` splits every chunk evenly between the copies of the state, and there are "
@@ -71,7 +71,7 @@ void demand_rank(const Model& model, const PlanRequest& request) {
 
 // The other checks need a mesh with this rank.
 void demand_mesh(const PlanRequest& request) {
-  check(request.mesh);
+  demand_mesh(request.mesh);
   if (request.rank >= request.mesh.size())
     throw Error(fmt::format("there is no rank {} in a mesh of {}", request.rank, to_string(request.mesh)), ErrorKind::refused);
   const auto stages = request.pipeline ? request.pipeline->schedule.placement.ranks : 1;
@@ -109,7 +109,7 @@ void demand_commits(const PlanRequest& request) {
 }
 
 DType gradient_dtype(const Model& model, const PlanRequest& request) {
-  return Recipe::of(model.dtype, request.recipe, request.states).gradient;
+  return rules::Recipe::of(model.dtype, request.recipe, request.states).gradient;
 }
 
 void demand_travel(const Model& model, const PlanRequest& request) {
@@ -119,12 +119,13 @@ void demand_travel(const Model& model, const PlanRequest& request) {
         "compress-gradients",
         "`compress-gradients` works only where the fp32 gradients of each micro-batch are sent by themselves\n  give `zero` 2 "
         "or 3 or `canonical-reduction`, and a `recipe` with fp32 gradients");
-  if (data.gradients == Travel::int8 && data.canonical && data.copies() > Layout::kBlockElements / kBlock8Elements)
+  if (data.gradients == Travel::int8 && data.canonical &&
+      data.copies() > memory::Layout::kBlockElements / math::kBlock8Elements)
     throw RefusedSetting(
         "compress-gradients",
         fmt::format("`compress-gradients` int8 needs whole blocks of {} elements, and {} copies of the state split the chunks "
                     "into smaller parts\n  give a larger `shard-group`, or `compress-gradients` bf16",
-                    kBlock8Elements, data.copies()));
+                    math::kBlock8Elements, data.copies()));
 }
 
 void demand_packed_weights(const Model& model, const PlanRequest& request) {
@@ -190,7 +191,7 @@ Features features_of(const Model& model, const PlanRequest& request) {
   all.add_if(data.local, Feature::local_sgd, static_cast<std::int64_t>(request.average_every));
   all.add_if(model.dtype == DType::fp16, Feature::fp16);
   all.add_if(has_param(model, &ParamSpec::tied), Feature::tied);
-  all.add_if(Skips(model).any(), Feature::skips);
+  all.add_if(model::Skips(model).any(), Feature::skips);
   all.add_if(request.trains() && (!request.freeze.empty() || has_param(model, &ParamSpec::frozen)), Feature::frozen);
   all.add_if(request.layer_unit.has_value(), Feature::whole_matrices);
   all.add_if(any_clips(request.param_groups), Feature::clipped_groups);
@@ -209,7 +210,7 @@ void demand_zigzag(const Model& model, const PlanRequest& request) {
 
 }  // namespace
 
-void check_request(const Model& model, const PlanRequest& request) {
+void planning::check_request(const Model& model, const PlanRequest& request) {
   const auto& data = request.data;
   // These come first: the other checks assume them.
   if (request.shape.batch.batch <= 0 || request.shape.batch.seq <= 0 || request.shape.micro_batches == 0)
@@ -221,7 +222,7 @@ void check_request(const Model& model, const PlanRequest& request) {
   if (request.mesh.context > 1 && !request.trains()) throw Error("generation has no context ranks", ErrorKind::refused);
   if (request.mesh.expert > 1 && !request.trains()) throw Error("generation has no expert ranks", ErrorKind::refused);
 
-  UsageErrors errors;
+  base::UsageErrors errors;
   errors.gather([&] { demand_commits(request); });
   errors.gather([&] { demand_copies_of_state(request); });
   errors.gather([&] {
@@ -231,7 +232,7 @@ void check_request(const Model& model, const PlanRequest& request) {
   errors.gather([&] { demand_packed_weights(model, request); });
   errors.gather([&] { demand_exact_gradients(model, request); });
   for (const auto& refusal : refusals(features_of(model, request))) errors.gather([&] { throw RefusedSetting(refusal); });
-  errors.gather([&] { check_tensor(model, request); });
+  errors.gather([&] { planning::check_tensor(model, request); });
   errors.gather([&] { demand_whole_tensors(model, request); });
   errors.gather([&] { demand_rank(model, request); });
   errors.gather([&] { demand_zigzag(model, request); });

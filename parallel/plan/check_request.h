@@ -7,8 +7,8 @@
 #include <terrace/parallel/model/layer.h>
 #include <terrace/parallel/plan/plan_request.h>
 
-namespace terrace {
+namespace terrace::planning {
 
 void check_request(const Model& model, const PlanRequest& request);
 
-}  // namespace terrace
+}  // namespace terrace::planning

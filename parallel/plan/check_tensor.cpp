@@ -4,7 +4,7 @@
 
 #include <terrace/core/base/refused_setting.h>
 
-namespace terrace {
+namespace terrace::planning {
 namespace {
 
 void check_pieces(const TensorParallel& tensor, const BatchShape& batch) {
@@ -48,4 +48,4 @@ void check_tensor(const Model& model, const PlanRequest& request) {
                                      tokens, tensor.ranks, tensor.ranks));
 }
 
-}  // namespace terrace
+}  // namespace terrace::planning

@@ -5,8 +5,8 @@
 
 #include <terrace/parallel/plan/plan_request.h>
 
-namespace terrace {
+namespace terrace::planning {
 
 void check_tensor(const Model& model, const PlanRequest& request);
 
-}  // namespace terrace
+}  // namespace terrace::planning

@@ -15,7 +15,7 @@
 #include <terrace/parallel/plan/dry_run.h>
 #include <terrace/parallel/plan/programs.h>
 
-namespace terrace {
+namespace terrace::planning {
 namespace {
 
 constexpr double kWorthwhile = 0.99;           // a less simple choice must need less than this share of the time
@@ -141,7 +141,7 @@ class Search {
     auto budget = request.budget;
     budget.commit_only = !request.disk_tier;
     const StepMap map(model_, options(request, update));
-    const ProfileCosts costs(map, profile_);
+    const walk::ProfileCosts costs(map, profile_);
     const auto ahead = request.gather_ahead != kAutoDepth        ? request.gather_ahead
                        : request.sharding().gathers_before_use() ? 1
                                                                  : 0;
@@ -149,9 +149,9 @@ class Search {
       const auto programs = write_programs(map, request, depth, ahead);
       const auto run = dry_run(map, request, programs, with_room_for_commits(budget), request.generations, costs, profile,
                                {.most_steps = kTriedSteps, .steps_only = true});
-      return {run.times.seconds, !moves_state(map, programs.steady, run.steps.back()),
+      return {run.times.seconds, !map::moves_state(map, programs.steady, run.steps.back()),
               run.times.compute_seconds > kWorthwhile * run.times.seconds, bound_by_compute(run.times)};
-    } catch (const DoesNotFit&) {
+    } catch (const memory::DoesNotFit&) {
       return {};
     }
   }
@@ -323,7 +323,9 @@ class Search {
 
 }  // namespace
 
-bool bound_by_compute(const SimulatedTimes& times) { return times.compute_seconds > (kWorthADepth + 0.001) * times.seconds; }
+bool bound_by_compute(const walk::SimulatedTimes& times) {
+  return times.compute_seconds > (kWorthADepth + 0.001) * times.seconds;
+}
 
 bool updates_on_host_only(const PlanRequest& request, const MachineProfile& profile) {
   return request.layer_unit && request.layer_unit->bits_of_device && profile.separate_device();
@@ -368,4 +370,4 @@ std::string to_text(const StepChoice& c, std::uint32_t layers) {
   return fmt::format("{}, {} recomputed, {} offloaded", order, count(c.recompute), count(c.offload));
 }
 
-}  // namespace terrace
+}  // namespace terrace::planning

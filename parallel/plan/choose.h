@@ -19,8 +19,10 @@
 #include <terrace/parallel/walk/simulator.h>
 
 namespace terrace {
-
 class ThreadPool;
+}  // namespace terrace
+
+namespace terrace::planning {
 
 // The order of a step, and how many layers recompute or offload their activations.
 struct StepChoice {
@@ -52,7 +54,7 @@ struct Choices {
   std::vector<TriedChoice> tried;  // in the order of trial
 };
 // True if the step is compute-bound, so that deeper prefetching cannot help.
-bool bound_by_compute(const SimulatedTimes& times);
+bool bound_by_compute(const walk::SimulatedTimes& times);
 // True if updates that the request leaves open must run on the host: the optimizer's bits on the GPU differ from the host's,
 // and a budget may never change bits.
 bool updates_on_host_only(const PlanRequest& request, const MachineProfile& profile);
@@ -60,4 +62,4 @@ bool updates_on_host_only(const PlanRequest& request, const MachineProfile& prof
 // offloading. A less simple choice wins if it is faster by more than 1 %.
 Choices choose(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool = nullptr);
 
-}  // namespace terrace
+}  // namespace terrace::planning

@@ -132,12 +132,12 @@ class Choice {
     request.recompute = request.recompute.value_or(0);
     request.offload = request.offload.value_or(0);
     const auto model = layers::make_transformer(whole);
-    const StepMap map(model, map_options(model, request, profile_, request.update.value_or(Tier::host)));
-    const auto programs = write_programs(map, request, 1);
+    const StepMap map(model, planning::map_options(model, request, profile_, request.update.value_or(Tier::host)));
+    const auto programs = planning::write_programs(map, request, 1);
     Largest largest;
     for (const auto* const program : programs.all()) {
       Action action;
-      if (const auto bytes = largest_use(map, *program, Tier::device, &action); bytes > largest.bytes)
+      if (const auto bytes = map::largest_use(map, *program, Tier::device, &action); bytes > largest.bytes)
         largest = {bytes, part_of(model.layers[action.layer]->name())};
     }
     return largest;
@@ -151,7 +151,7 @@ class Choice {
     const auto untiled = layers::make_transformer(in_tiles(transformer_, {}));
     std::vector<std::vector<ParamSpec>> params;
     for (const auto& layer : untiled.layers) params.push_back(layer->params());
-    apply_freeze(request_.freeze, untiled, params);
+    model::apply_freeze(request_.freeze, untiled, params);
     for (std::size_t l = 0; l < params.size(); ++l) {
       const auto frozen = std::ranges::count_if(params[l], &ParamSpec::frozen);
       if (frozen == 0 || frozen == std::ssize(params[l])) continue;

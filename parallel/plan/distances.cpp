@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace terrace {
+namespace terrace::planning {
 
 MachineProfile with_slower_disk(MachineProfile profile) {
   constexpr double kSlower = 0.7;  // measured: disks vary by 14 to 31 % of their median rate within seconds
@@ -27,11 +27,11 @@ std::vector<Distances> distances_of(const PlanRequest& request) {
 // Tries the next `count` distances in parallel, with the same result as one after another.
 void DistanceSearch::try_next(std::size_t count) {
   std::vector<std::optional<Candidate>> fitting(count);
-  std::vector<std::optional<DoesNotFit>> refusals(count);
+  std::vector<std::optional<memory::DoesNotFit>> refusals(count);
   means_.for_each(count, [&](std::size_t i) {
     try {
       fitting[i] = means_.attempt(all_[tried_ + i]);
-    } catch (const DoesNotFit& e) {
+    } catch (const memory::DoesNotFit& e) {
       refusals[i] = e;
     }
   });
@@ -55,4 +55,4 @@ std::optional<DistanceSearch::Candidate> DistanceSearch::take_best() {
   return taken;
 }
 
-}  // namespace terrace
+}  // namespace terrace::planning

@@ -15,7 +15,7 @@
 #include <terrace/parallel/plan/plan_request.h>
 #include <terrace/parallel/plan/programs.h>
 
-namespace terrace {
+namespace terrace::planning {
 
 struct Distances {
   std::uint32_t prefetch = 1;  // layer actions
@@ -48,8 +48,8 @@ class DistanceSearch {
   // Takes out the fastest candidate. If none is left, it tries the remaining distances first. Empty: none of them fits.
   std::optional<Candidate> take_best();
   // refuse() records why a taken candidate does not fit. refusal() returns the last reason, also of a failed attempt.
-  void refuse(const DoesNotFit& why) { refusal_ = why; }
-  [[nodiscard]] const DoesNotFit& refusal() const { return refusal_.value(); }
+  void refuse(const memory::DoesNotFit& why) { refusal_ = why; }
+  [[nodiscard]] const memory::DoesNotFit& refusal() const { return refusal_.value(); }
 
  private:
   void try_next(std::size_t count);
@@ -58,7 +58,7 @@ class DistanceSearch {
   Means means_;
   std::size_t tried_ = 0;  // how many of all_
   std::vector<Candidate> candidates_;
-  std::optional<DoesNotFit> refusal_;
+  std::optional<memory::DoesNotFit> refusal_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::planning

@@ -7,13 +7,13 @@
 #include <terrace/core/base/units.h>
 #include <terrace/parallel/walk/walk.h>
 
-namespace terrace {
+namespace terrace::planning {
 namespace {
 
 // Most lives are only compared, so fewer steps are walked if a step has very many actions.
 constexpr std::uint64_t kTriedActions = 40'000;
 
-Traffic difference(const Traffic& a, const Traffic& b) {
+memory::Traffic difference(const memory::Traffic& a, const memory::Traffic& b) {
   return {a.upload - b.upload,   a.download - b.download,   a.read - b.read,   a.write - b.write,
           a.uploads - b.uploads, a.downloads - b.downloads, a.reads - b.reads, a.writes - b.writes};
 }
@@ -22,7 +22,7 @@ Traffic difference(const Traffic& a, const Traffic& b) {
 class LifeWalk {
  public:
   LifeWalk(const StepMap& map, const PlanRequest& request, const Programs& programs, const Budget& capacity,
-           std::uint32_t generations, const CostModel& costs, const MachineProfile& profile, const Life& life)
+           std::uint32_t generations, const walk::CostModel& costs, const MachineProfile& profile, const Life& life)
       : map_(map),
         request_(request),
         programs_(programs),
@@ -43,7 +43,7 @@ class LifeWalk {
     if (request_.weights_given)
       run(programs_.fill);
     else
-      adopt_on_disk([&](ChunkId c) { return map_.chunks()[c].kind == Kind::parameter; });
+      adopt_on_disk([&](ChunkId c) { return map_.chunks()[c].kind == ChunkKind::parameter; });
     const auto& program = request_.evaluates_only ? programs_.evaluate : programs_.decode;
     const auto most = request_.evaluates_only ? kWalkedSteps : static_cast<std::uint64_t>(request_.decode_positions);
     for (std::uint64_t i = 0; i < std::min(life_.most_steps, most); ++i) {
@@ -77,7 +77,7 @@ class LifeWalk {
   }
 
   template <class Run>
-  Traffic moved_by(const Run& some) {
+  memory::Traffic moved_by(const Run& some) {
     const auto before = residency_.traffic();
     some();
     return difference(residency_.traffic(), before);
@@ -139,7 +139,7 @@ class LifeWalk {
   }
 
   // Averages the cost of a step in the long run: once a steady step has come, the steps before it do not count.
-  void count(const SimulatedTimes& times, bool steady) {
+  void count(const walk::SimulatedTimes& times, bool steady) {
     if (steady && !std::exchange(met_steady_, true)) {
       out_.times = {};
       counted_ = 0;
@@ -186,7 +186,7 @@ class LifeWalk {
     walk_.flush(simulator_);
     run(programs_.first);
     out_.commit_added_seconds = std::max(0.0, simulator_.finish_writes() + results_s_ - out_.times.seconds);
-  } catch (const DoesNotFit&) {  // the life's memory does not allow a longer walk
+  } catch (const memory::DoesNotFit&) {  // the life's memory does not allow a longer walk
   }
 
   // Includes the pending update: the next step begins without one.
@@ -207,13 +207,13 @@ class LifeWalk {
   const StepMap& map_;
   const PlanRequest& request_;
   const Programs& programs_;
-  const CostModel& costs_;
+  const walk::CostModel& costs_;
   Life life_;
   std::uint64_t further_rounds_;  // rounds of evaluations that may still be walked
-  Belady policy_;
-  Residency residency_;
-  Walk walk_;
-  Simulator simulator_;
+  memory::Belady policy_;
+  memory::Residency residency_;
+  walk::Walk walk_;
+  walk::Simulator simulator_;
   double results_s_ = 0;  // to share the results of a step, before its verdict
   bool pending_ = false;  // an update is pending
   bool met_steady_ = false;
@@ -229,9 +229,9 @@ std::uint64_t actions_of(const Programs& programs) {
 }
 
 DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& programs, const Budget& capacity,
-               std::uint32_t generations, const CostModel& costs, const MachineProfile& profile, const Life& life) {
+               std::uint32_t generations, const walk::CostModel& costs, const MachineProfile& profile, const Life& life) {
   LifeWalk walk(map, request, programs, capacity, generations, costs, profile, life);
   return request.trains() ? walk.train() : walk.read();
 }
 
-}  // namespace terrace
+}  // namespace terrace::planning

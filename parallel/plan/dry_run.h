@@ -14,7 +14,7 @@
 #include <terrace/parallel/plan/programs.h>
 #include <terrace/parallel/walk/simulator.h>
 
-namespace terrace {
+namespace terrace::planning {
 
 inline constexpr std::uint64_t kWalkedSteps = 12;    // of a candidate that is only compared
 inline constexpr std::uint64_t kFewestSteps = 4;     // even if a step has very many actions
@@ -29,16 +29,16 @@ struct Life {
 
 struct DryRun {
   PerTier<std::uint64_t> peak{}, extent{};
-  std::vector<Traffic> steps;
-  SimulatedTimes times;    // mean of a step, including its share of a weight average
-  SimulatedTimes average;  // of the last weight average
-  Traffic average_traffic;
-  Traffic commit;
+  std::vector<memory::Traffic> steps;
+  walk::SimulatedTimes times;    // mean of a step, including its share of a weight average
+  walk::SimulatedTimes average;  // of the last weight average
+  memory::Traffic average_traffic;
+  memory::Traffic commit;
   double commit_seconds = 0;
   double commit_added_seconds = 0;  // as Plan has it
 };
 
 DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& programs, const Budget& capacity,
-               std::uint32_t generations, const CostModel& costs, const MachineProfile& profile, const Life& life = {});
+               std::uint32_t generations, const walk::CostModel& costs, const MachineProfile& profile, const Life& life = {});
 
-}  // namespace terrace
+}  // namespace terrace::planning

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-namespace terrace {
+namespace terrace::planning {
 namespace {
 
 // The FLOPs of each phase of a layer's forward.
@@ -30,4 +30,4 @@ Flops flops_of(const Model& model, const BatchShape& shape, const Program& step)
   return flops;
 }
 
-}  // namespace terrace
+}  // namespace terrace::planning

@@ -6,7 +6,7 @@
 #include <terrace/parallel/model/layer.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace {
+namespace terrace::planning {
 
 // `model`: each layer's forward, and twice as much for its backward. `with_recomputation`: the same plus recomputed forwards.
 struct Flops {
@@ -14,4 +14,4 @@ struct Flops {
 };
 Flops flops_of(const Model& model, const BatchShape& shape, const Program& step);
 
-}  // namespace terrace
+}  // namespace terrace::planning

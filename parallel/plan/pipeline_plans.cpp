@@ -16,11 +16,11 @@
 #include <terrace/parallel/plan/ranks_simulator.h>
 #include <terrace/parallel/plan/stage_costs.h>
 
-namespace terrace {
+namespace terrace::planning {
 namespace {
 
 StepMap::Options options_of(const PlanRequest& request, const Model& model) {
-  return {.recipe = Recipe::of(model.dtype, request.recipe, request.states),
+  return {.recipe = rules::Recipe::of(model.dtype, request.recipe, request.states),
           .shape = request.shape,
           .mesh = request.mesh,
           .data = request.data};
@@ -33,13 +33,13 @@ void check_together(const std::vector<Plan>& plans, const Model& model) {
   for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill,
                            &Programs::gather, &Programs::visit}) {
     std::vector<Program> same;
-    std::vector<RankProgram> ranks;
+    std::vector<passes::RankProgram> ranks;
     for (std::size_t rank = 0; rank < plans.size(); ++rank) {
       same.push_back(plans[rank].programs.*which);
       ranks.push_back({maps[rank], plans[rank].programs.*which});
     }
-    check_messages(same, Skips(model));
-    check_collectives(ranks);
+    passes::check_messages(same, model::Skips(model));
+    passes::check_collectives(ranks);
   }
 }
 
@@ -54,9 +54,9 @@ std::optional<double> step_together(const std::vector<Plan>& plans, const Model&
   const auto steps = std::min(kTimedActions / std::max<std::uint64_t>(1, actions), RanksLife().steps);
   if (steps < kFewestSteps) return std::nullopt;
   try {
-    const auto costs_of = [&](const StepMap& map) { return std::make_unique<ProfileCosts>(map, profile); };
+    const auto costs_of = [&](const StepMap& map) { return std::make_unique<walk::ProfileCosts>(map, profile); };
     return simulate_ranks(plans, model, costs_of, profile, {.steps = steps}).step_s.back();
-  } catch (const DoesNotFit&) {
+  } catch (const memory::DoesNotFit&) {
     return std::nullopt;
   }
 }
@@ -123,4 +123,4 @@ PipelineStep step_of_pipeline(const PlanRequest& request, const std::vector<Plan
   return {pipeline::simulate(request.pipeline->schedule, costs).makespan / steps, false};
 }
 
-}  // namespace terrace
+}  // namespace terrace::planning

@@ -12,7 +12,7 @@
 #include <terrace/parallel/pipeline/pipeline.h>
 #include <terrace/parallel/plan/plan.h>
 
-namespace terrace {
+namespace terrace::planning {
 
 // Stages whose layers take about the same time on the machine: Pipeline::begins.
 std::vector<std::uint32_t> balanced_stages(const PlanRequest& request, const Model& model, const pipeline::Schedule& schedule,
@@ -42,4 +42,4 @@ struct PipelineStep {
 PipelineStep step_of_pipeline(const PlanRequest& request, const std::vector<Plan>& ranks, const Model& model,
                               const MachineProfile& profile);
 
-}  // namespace terrace
+}  // namespace terrace::planning

@@ -61,7 +61,7 @@ std::string busiest_link(const Plan& p, const MachineProfile& profile) {
   return std::ranges::max_element(links, {}, [](const auto& l) { return l.first; })->second;
 }
 
-void set_times(Plan& p, const SimulatedTimes& times, const MachineProfile& profile) {
+void set_times(Plan& p, const walk::SimulatedTimes& times, const MachineProfile& profile) {
   p.times = times;
   p.floor_s = times.compute_seconds;
   p.binding = "compute";
@@ -75,7 +75,7 @@ void set_times(Plan& p, const SimulatedTimes& times, const MachineProfile& profi
   p.link = busiest_link(p, profile);
 }
 
-void set_average(Plan& p, const PlanRequest& request, const DryRun& life) {
+void set_average(Plan& p, const PlanRequest& request, const planning::DryRun& life) {
   p.average.every = request.average_every;
   p.average.seconds = life.average.seconds;
   p.average.traffic = life.average_traffic;
@@ -87,9 +87,9 @@ class Planner {
       : model_(model), request_(request), profile_(profile), pool_(pool) {}
 
   Plan run() {
-    check_request(model_, request_);
+    planning::check_request(model_, request_);
     if (request_.update) return attempt(*request_.update);
-    if (updates_on_host_only(request_, profile_)) return attempt(Tier::host);
+    if (planning::updates_on_host_only(request_, profile_)) return attempt(Tier::host);
     // If everything fits on the device, updates run there, else on the host. A device with its own processor may be the faster
     // place even then, if its link is faster than the host's memory.
     Plan on_device, on_host;
@@ -107,10 +107,11 @@ class Planner {
   Plan of_rank(Plan p, std::uint32_t rank) const {
     p.map.rank = rank;
     const StepMap map(model_, p.map);
-    const ProfileCosts costs(map, profile_);
-    auto programs = write_programs(map, request_, p.prefetch_depth, p.gather_ahead);
+    const walk::ProfileCosts costs(map, profile_);
+    auto programs = planning::write_programs(map, request_, p.prefetch_depth, p.gather_ahead);
     p.capacity.disk = with_room_for_commits(budget()).disk;  // this rank may need more than the first one
-    const auto life = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, {whole_life(programs)});
+    const auto life =
+        planning::dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, {whole_life(programs)});
     const auto times = p.times;
     const auto resumed = extent_of_resumed(p, map, programs, costs);
     adopt(p, std::move(programs), life, resumed);
@@ -120,7 +121,7 @@ class Planner {
 
  private:
   [[nodiscard]] bool moves_no_state(const Plan& p) const {
-    return !moves_state(StepMap(model_, p.map), p.programs.steady, p.steady_traffic);
+    return !map::moves_state(StepMap(model_, p.map), p.programs.steady, p.steady_traffic);
   }
 
   // The rank of data rank `number`, among the ranks with the same layers and the same part of them.
@@ -136,7 +137,7 @@ class Planner {
 
   Plan attempt(const UpdatePlace& update) {
     Plan p;
-    p.map = map_options(model_, request_, profile_, update);
+    p.map = planning::map_options(model_, request_, profile_, update);
     p.generations = request_.generations;
     const StepMap map(model_, p.map);
     p.map.chunk_elements = map.layout().chunk_elements();
@@ -147,14 +148,14 @@ class Planner {
     for (std::uint32_t l = 0; l < map.layers(); ++l)
       for (const auto& param : map.layout().params(l))
         if (!param.tied) {
-          const auto elements = static_cast<std::uint64_t>(whole_shape(param.shape, param.split).elements()) *
+          const auto elements = static_cast<std::uint64_t>(model::whole_shape(param.shape, param.split).elements()) *
                                 std::max<std::size_t>(1, param.dealt.size());
           p.parameters += elements;
           if (!param.frozen) p.trained_parameters += elements;
         }
 
-    const ProfileCosts costs(map, profile_);
-    auto programs = write_programs(map, request_, 1);
+    const walk::ProfileCosts costs(map, profile_);
+    auto programs = planning::write_programs(map, request_, 1);
     set_smallest(p, map, programs);
     if (const auto impossible = by_arithmetic(p, map)) {
       refuse(p, map, programs, costs, *impossible);
@@ -163,12 +164,12 @@ class Planner {
     try {
       const auto first = choose_capacity(p, map, programs, costs);
       choose_depth(p, map, costs, first.times);
-    } catch (const DoesNotFit& e) {
+    } catch (const memory::DoesNotFit& e) {
       refuse(p, map, programs, costs, e);
       return p;
     }
     p.fits = true;
-    p.steady_links = link_bytes(profile_.links, map, p.programs.steady);
+    p.steady_links = map::link_bytes(profile_.links, map, p.programs.steady);
     if (request_.average_every != 0) add_average(p, map);
     set_times(p, p.times, profile_);
     return p;
@@ -176,14 +177,14 @@ class Planner {
 
   // For a model with so many chunks that walks take long: finds without a walk an action that is larger than its tier, or state
   // that is larger than all tiers together.
-  [[nodiscard]] std::optional<DoesNotFit> by_arithmetic(const Plan& p, const StepMap& map) const {
+  [[nodiscard]] std::optional<memory::DoesNotFit> by_arithmetic(const Plan& p, const StepMap& map) const {
     if (map.chunks().size() <= kSearchedChunks) return std::nullopt;
     const auto b = budget();
     for (const auto tier : {Tier::device, Tier::host})
       if (const auto least = p.smallest_bytes[tier]; least > b.of(tier))
-        return DoesNotFit(tier, least - b.of(tier),
-                          fmt::format("{} tier: the largest action needs {}, and the budget is {}", name_of(tier),
-                                      format_bytes(least), format_bytes(b.of(tier))));
+        return memory::DoesNotFit(tier, least - b.of(tier),
+                                  fmt::format("{} tier: the largest action needs {}, and the budget is {}", name_of(tier),
+                                              format_bytes(least), format_bytes(b.of(tier))));
     if (!request_.trains()) return std::nullopt;
     std::uint64_t state = 0;
     for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
@@ -193,25 +194,25 @@ class Planner {
     const auto room = b.device + b.host + disk / p.generations;
     if (state <= room) return std::nullopt;
     const auto lowest = b.commit_only || b.disk == 0 ? Tier::host : Tier::disk;
-    return DoesNotFit(lowest, (state - room) * (lowest == Tier::disk ? p.generations : 1),
-                      fmt::format("weights and optimizer states take {}, and all tiers together have room for {}",
-                                  format_bytes(state), format_bytes(room)));
+    return memory::DoesNotFit(lowest, (state - room) * (lowest == Tier::disk ? p.generations : 1),
+                              fmt::format("weights and optimizer states take {}, and all tiers together have room for {}",
+                                          format_bytes(state), format_bytes(room)));
   }
 
   void add_average(Plan& p, const StepMap& map) const {
-    for (const auto& sum : average_of(map)) {
+    for (const auto& sum : map::average_of(map)) {
       p.average.summed_bytes += sum.bytes;
-      p.average.links += link_bytes(profile_.links, sum);
+      p.average.links += map::link_bytes(profile_.links, sum);
     }
     const auto every = static_cast<double>(request_.average_every);
     p.steady_links += {p.average.links.within / every, p.average.links.between / every};
   }
 
-  void set_smallest(Plan& p, const StepMap& map, const Programs& programs) const {
+  void set_smallest(Plan& p, const StepMap& map, const planning::Programs& programs) const {
     for (const auto* program : {&programs.steady, &programs.drain, &programs.fill, &programs.evaluate, &programs.visit,
                                 &programs.average, &programs.decode})
       for (const auto tier : {Tier::device, Tier::host})
-        p.smallest_bytes[tier] = std::max(p.smallest_bytes[tier], largest_use(map, *program, tier));
+        p.smallest_bytes[tier] = std::max(p.smallest_bytes[tier], map::largest_use(map, *program, tier));
     std::uint64_t one_chunk = 0;
     for (const auto kind : p.map.recipe.kinds())
       one_chunk = std::max(one_chunk, p.map.recipe.chunk_bytes(kind, map.layout().chunk_elements()));
@@ -226,10 +227,11 @@ class Planner {
 
   // Chooses the sizes of the arenas: at most the budget, and at most what a run without limits needs. Returns the short life of
   // the programs with these sizes.
-  DryRun choose_capacity(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
+  planning::DryRun choose_capacity(Plan& p, const StepMap& map, const planning::Programs& programs,
+                                   const walk::CostModel& costs) const {
     const auto all = everything(map);
     const auto b = with_room_for_commits(budget());
-    auto wide = dry_run(map, request_, programs, b, p.generations, costs, profile_);
+    auto wide = planning::dry_run(map, request_, programs, b, p.generations, costs, profile_);
     p.capacity = b;
     const auto fit = [&](std::uint64_t cap, std::uint64_t extent, std::uint64_t slack) {
       return std::min(cap, round_up(std::min(all, extent) + slack, kHugePageBytes));
@@ -240,9 +242,9 @@ class Planner {
       const bool widest = p.capacity.device >= std::min(b.device, all) && p.capacity.host >= std::min(b.host, all);
       if (p.capacity.device == b.device && p.capacity.host == b.host) return wide;  // it would be the same life
       try {
-        auto tight = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
+        auto tight = planning::dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
         if (tight.steps == wide.steps || widest) return tight;
-      } catch (const DoesNotFit&) {
+      } catch (const memory::DoesNotFit&) {
         if (widest) throw;
       }
     }
@@ -250,59 +252,61 @@ class Planner {
 
   // Chooses the distances that are fastest over a short life and fit over the whole life. `first`: the times of the short life
   // at the smallest distances.
-  void choose_depth(Plan& p, const StepMap& map, const CostModel& costs, const SimulatedTimes& first) const {
-    const auto all = distances_of(request_);
-    const auto slower = with_slower_disk(profile_);
-    const auto attempt = [&](const Distances& at) -> DistanceSearch::Candidate {
-      auto programs = write_programs(map, request_, at.prefetch, at.gather);
+  void choose_depth(Plan& p, const StepMap& map, const walk::CostModel& costs, const walk::SimulatedTimes& first) const {
+    const auto all = planning::distances_of(request_);
+    const auto slower = planning::with_slower_disk(profile_);
+    const auto attempt = [&](const planning::Distances& at) -> planning::DistanceSearch::Candidate {
+      auto programs = planning::write_programs(map, request_, at.prefetch, at.gather);
       double seconds = 0;  // a single candidate need not be compared
-      if (at == Distances{} && !request_.disk_tier)
+      if (at == planning::Distances{} && !request_.disk_tier)
         seconds = first.seconds;
       else if (all.size() > 1)
-        seconds = dry_run(map, request_, programs, p.capacity, p.generations, costs, slower).times.seconds;
+        seconds = planning::dry_run(map, request_, programs, p.capacity, p.generations, costs, slower).times.seconds;
       return {at, std::move(programs), seconds};
     };
-    DistanceSearch search(all, {attempt, [this](std::size_t count, const auto& task) { for_each(count, task); }});
+    planning::DistanceSearch search(all, {attempt, [this](std::size_t count, const auto& task) { for_each(count, task); }});
     search.try_first();
     // If the step is compute-bound, no deeper prefetching can be faster.
-    const bool computes_only = all.size() > 1 && all.front() == Distances{} && bound_by_compute(first);
+    const bool computes_only = all.size() > 1 && all.front() == planning::Distances{} && planning::bound_by_compute(first);
     if (!computes_only) search.try_rest();
     while (auto best = search.take_best()) {
       try {
         make_room_for_resumed(p, map, best->programs, costs);
-        const auto life =
-            dry_run(map, request_, best->programs, p.capacity, p.generations, costs, profile_, {whole_life(best->programs)});
+        const auto life = planning::dry_run(map, request_, best->programs, p.capacity, p.generations, costs, profile_,
+                                            {whole_life(best->programs)});
         p.prefetch_depth = best->at.prefetch;
         p.gather_ahead = best->at.gather;
         try_other_ranks(p, costs, p.prefetch_depth, p.gather_ahead);
         const auto resumed = extent_of_resumed(p, map, best->programs, costs);
         return adopt(p, std::move(best->programs), life, resumed);
-      } catch (const DoesNotFit& e) {
+      } catch (const memory::DoesNotFit& e) {
         search.refuse(e);
       }
     }
-    throw DoesNotFit(search.refusal());
+    throw memory::DoesNotFit(search.refusal());
   }
 
   // The data ranks' walks differ only in which chunk of a group they hold; this checks that the other ranks fit too.
-  void try_other_ranks(const Plan& p, const CostModel& costs, std::uint32_t depth, std::uint32_t gather_ahead) const {
+  void try_other_ranks(const Plan& p, const walk::CostModel& costs, std::uint32_t depth, std::uint32_t gather_ahead) const {
     for (std::uint32_t r = 1; r < std::min(request_.mesh.size(kDataAxes), kTriedRanks); ++r) {
       auto options = p.map;
       options.rank = data_rank(r);
       const StepMap map(model_, options);
-      const auto programs = write_programs(map, request_, depth, gather_ahead);
-      dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
+      const auto programs = planning::write_programs(map, request_, depth, gather_ahead);
+      planning::dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
     }
   }
 
   // A run that resumes from a commit has all its state on disk, so it places more there than a new run. If the disk tier has no
   // room for that, a new run is still possible. In the other tiers it must fit, so that a run can be resumed under its own
   // budgets.
-  std::uint64_t extent_of_resumed(const Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
+  std::uint64_t extent_of_resumed(const Plan& p, const StepMap& map, const planning::Programs& programs,
+                                  const walk::CostModel& costs) const {
     if (!request_.commits || !request_.trains() || budget().commit_only) return 0;
     try {
-      return dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, {.resumed = true}).extent[Tier::disk];
-    } catch (const DoesNotFit& e) {
+      return planning::dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, {.resumed = true})
+          .extent[Tier::disk];
+    } catch (const memory::DoesNotFit& e) {
       if (e.tier != Tier::disk) throw;
       return 0;
     }
@@ -311,14 +315,15 @@ class Planner {
   // Without a disk tier, the arenas are just as large as the run needs. If the run resumes, it places its state in another
   // order, which may leave smaller holes, and no tier below the host can take a chunk. So the arenas grow here, as far as the
   // budgets allow.
-  void make_room_for_resumed(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
+  void make_room_for_resumed(Plan& p, const StepMap& map, const planning::Programs& programs,
+                             const walk::CostModel& costs) const {
     if (!request_.commits || !request_.trains() || !budget().commit_only) return;
     const auto all = everything(map);
-    const Life life{.most_steps = kFewestSteps, .resumed = true};  // places settle in the first steps
+    const planning::Life life{.most_steps = planning::kFewestSteps, .resumed = true};  // places settle in the first steps
     for (;;) try {
-        dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, life);
+        planning::dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, life);
         return;
-      } catch (const DoesNotFit& e) {
+      } catch (const memory::DoesNotFit& e) {
         auto& bytes = e.tier == Tier::device ? p.capacity.device : p.capacity.host;
         const auto most = std::min(budget().of(e.tier), 2 * all);
         if (bytes >= most) return;
@@ -326,12 +331,12 @@ class Planner {
       }
   }
 
-  static std::uint64_t whole_life(const Programs& programs) {
-    return std::max(kFewestSteps, kWalkedActions / actions_of(programs));
+  static std::uint64_t whole_life(const planning::Programs& programs) {
+    return std::max(planning::kFewestSteps, kWalkedActions / planning::actions_of(programs));
   }
 
   // `resumed`: extent_of_resumed().
-  void adopt(Plan& p, Programs programs, const DryRun& life, std::uint64_t resumed) const {
+  void adopt(Plan& p, planning::Programs programs, const planning::DryRun& life, std::uint64_t resumed) const {
     p.programs = std::move(programs);
     p.times = life.times;
     p.peak_bytes = life.peak;
@@ -345,7 +350,7 @@ class Planner {
     const auto limit = budget();
     const auto extent = life.extent[Tier::disk];
     if (!limit.commit_only && extent > limit.disk)
-      throw DoesNotFit(Tier::disk, extent - limit.disk, "the chunks' places on disk exceed the disk tier's budget");
+      throw memory::DoesNotFit(Tier::disk, extent - limit.disk, "the chunks' places on disk exceed the disk tier's budget");
     // A little more than was walked, because the rest of a very long run may place its activations differently. A disk tier
     // that the plan does not use keeps one page, because Residency decides differently without a disk tier.
     const auto most = std::max(extent, resumed);
@@ -360,10 +365,11 @@ class Planner {
     return 1 + (request_.commit_every == 0 || request_.steps == 0 ? 0 : (request_.steps - 1) / request_.commit_every);
   }
 
-  void refuse(Plan& p, const StepMap& map, const Programs& smallest, const CostModel& costs, const DoesNotFit& e) const {
+  void refuse(Plan& p, const StepMap& map, const planning::Programs& smallest, const walk::CostModel& costs,
+              const memory::DoesNotFit& e) const {
     Action largest;
     const auto& used = request_.trains() ? smallest.steady : request_.evaluates_only ? smallest.evaluate : smallest.decode;
-    const auto need = largest_use(map, used, e.tier == Tier::disk ? Tier::host : e.tier, &largest);
+    const auto need = map::largest_use(map, used, e.tier == Tier::disk ? Tier::host : e.tier, &largest);
     p.refusal = {.tier = e.tier, .missing_bytes = e.missing_bytes, .why = e.what()};
     const auto asked = request_.budget.of(e.tier);
     if (e.tier == Tier::device && p.smallest_bytes[Tier::device] > asked)
@@ -377,12 +383,12 @@ class Planner {
     // Searches budgets by walks at the request's distances; depth 1 if it leaves them open, because depth 0 may need more room.
     const auto depth = request_.prefetch_depth == kAutoDepth ? 1 : request_.prefetch_depth;
     const auto ahead = request_.gather_ahead == kAutoDepth ? 0 : request_.gather_ahead;
-    const auto programs = write_programs(map, request_, depth, ahead);
+    const auto programs = planning::write_programs(map, request_, depth, ahead);
     const auto fits = [&](const Budget& b, std::uint64_t steps = 0) {
       try {
-        dry_run(map, request_, programs, with_room_for_commits(b), p.generations, costs, profile_, {steps});
+        planning::dry_run(map, request_, programs, with_room_for_commits(b), p.generations, costs, profile_, {steps});
         return true;
-      } catch (const DoesNotFit&) {
+      } catch (const memory::DoesNotFit&) {
         return false;
       }
     };
@@ -392,7 +398,7 @@ class Planner {
         try_other_ranks(p, costs, depth, ahead);
         (void)extent_of_resumed(p, map, programs, costs);
         return fits(b, whole_life(programs));
-      } catch (const DoesNotFit&) {
+      } catch (const memory::DoesNotFit&) {
         return false;
       }
     };
@@ -446,11 +452,11 @@ class Planner {
 
 // The exact plan of the best choice that fits.
 Plan plan_best(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool) {
-  check_request(model, request);
-  const auto choices = choose(model, request, profile, pool);
+  planning::check_request(model, request);
+  const auto choices = planning::choose(model, request, profile, pool);
   Plan p;
   for (const auto& ranked : choices.best) {
-    const auto closed = with_choice(request, ranked);
+    const auto closed = planning::with_choice(request, ranked);
     p = Planner(model, closed, profile, pool).run();
     p.choice = ranked.choice;
     if (p.fits) break;
@@ -462,15 +468,15 @@ Plan plan_best(const Model& model, const PlanRequest& request, const MachineProf
 }  // namespace
 
 Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool) {
-  if (leaves_open(request, profile)) return plan_best(model, request, profile, pool);
+  if (planning::leaves_open(request, profile)) return plan_best(model, request, profile, pool);
   auto p = Planner(model, request, profile, pool).run();
-  p.choice = choice_of(request);
+  p.choice = planning::choice_of(request);
   return p;
 }
 
 Plan for_rank(const Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile) {
   if (request.rank == p.map.rank) return p;
-  const auto closed = with_choice(request, {p.choice, p.prefetch_depth, p.map.update});
+  const auto closed = planning::with_choice(request, {p.choice, p.prefetch_depth, p.map.update});
   return Planner(model, closed, profile).of_rank(p, request.rank);
 }
 
@@ -489,18 +495,21 @@ PerTier<std::uint64_t> peak_of_data_ranks(const Plan& p, const Model& model, con
   return most;
 }
 
-Traffic traffic_of_step(const Plan& p) {
+memory::Traffic traffic_of_step(const Plan& p) {
   auto all = p.steady_traffic;
   if (p.average.every == 0) return all;
-  for (const auto amount : {&Traffic::upload, &Traffic::download, &Traffic::read, &Traffic::write, &Traffic::uploads,
-                            &Traffic::downloads, &Traffic::reads, &Traffic::writes})
+  for (const auto amount :
+       {&memory::Traffic::upload, &memory::Traffic::download, &memory::Traffic::read, &memory::Traffic::write,
+        &memory::Traffic::uploads, &memory::Traffic::downloads, &memory::Traffic::reads, &memory::Traffic::writes})
     all.*amount += p.average.traffic.*amount / p.average.every;
   return all;
 }
 
-void retime(Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel& costs) {
+void retime(Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile,
+            const walk::CostModel& costs) {
   const StepMap map(model, p.map);
-  const auto life = dry_run(map, request, p.programs, p.capacity, p.generations, costs, profile, {p.step_traffic.size()});
+  const auto life =
+      planning::dry_run(map, request, p.programs, p.capacity, p.generations, costs, profile, {p.step_traffic.size()});
   set_times(p, life.times, profile);
   set_average(p, request, life);
   p.commit_seconds = life.commit_seconds;
@@ -508,11 +517,11 @@ void retime(Plan& p, const Model& model, const PlanRequest& request, const Machi
 }
 
 void trace_step(const Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile,
-                const CostModel& costs, Trace& trace) {
+                const walk::CostModel& costs, Trace& trace) {
   const StepMap map(model, p.map);
   auto life = request;
   life.evaluate_every = life.commit_every = 0;
-  dry_run(map, life, p.programs, p.capacity, p.generations, costs, profile, {.trace = &trace, .steps_only = true});
+  planning::dry_run(map, life, p.programs, p.capacity, p.generations, costs, profile, {.trace = &trace, .steps_only = true});
 }
 
 }  // namespace terrace

@@ -42,9 +42,9 @@ struct Refusal {
 struct PlannedAverage {
   std::uint64_t every = 0;  // steps; 0: no averages
   double seconds = 0;
-  Traffic traffic;                 // between tiers
+  memory::Traffic traffic;         // between tiers
   std::uint64_t summed_bytes = 0;  // all-reduced
-  LinkBytes links;                 // between ranks
+  map::LinkBytes links;            // between ranks
 };
 
 struct Plan {
@@ -55,27 +55,27 @@ struct Plan {
   Budget capacity;       // bytes that the engine allocates: at most the budget
   std::uint32_t generations = 2;
   std::uint32_t prefetch_depth = 0, gather_ahead = 0;
-  Programs programs;
+  planning::Programs programs;
 
-  PerTier<std::uint64_t> peak_bytes{};      // reserved, over the whole run, as walked
-  PerTier<std::uint64_t> smallest_bytes{};  // the smallest legal budgets of device and host
-  std::vector<Traffic> step_traffic;        // [step]: a fresh run moves exactly these bytes
-  Traffic steady_traffic;                   // the last of step_traffic
-  LinkBytes steady_links;                   // the same between ranks, including a step's share of an average
-  SimulatedTimes times;                     // mean of a steady step, including its share of an average
+  PerTier<std::uint64_t> peak_bytes{};        // reserved, over the whole run, as walked
+  PerTier<std::uint64_t> smallest_bytes{};    // the smallest legal budgets of device and host
+  std::vector<memory::Traffic> step_traffic;  // [step]: a fresh run moves exactly these bytes
+  memory::Traffic steady_traffic;             // the last of step_traffic
+  map::LinkBytes steady_links;                // the same between ranks, including a step's share of an average
+  walk::SimulatedTimes times;                 // mean of a steady step, including its share of an average
   PlannedAverage average;
   // A commit drains the pending update and writes all chunks that are not yet on disk. commit_traffic and commit_seconds are
   // those of the last commit walked (the time ends with the last write and excludes the syncs); commits is their number in the
   // run.
-  Traffic commit_traffic;
+  memory::Traffic commit_traffic;
   double commit_seconds = 0;
   double commit_added_seconds = 0;  // added to the run by a commit written beside the next step; else commit_seconds
   std::uint64_t commits = 0;
   double floor_s = 0;   // compute alone: no plan can be faster on this machine
   std::string binding;  // the bottleneck: "compute", "read", "write", "upload", "download"
   std::string link;     // the busiest link, "PCIe", "host memory" or "disk"; empty if the step does not stall
-  StepChoice choice;
-  std::vector<TriedChoice> tried;  // the candidates; empty if the request left nothing open
+  planning::StepChoice choice;
+  std::vector<planning::TriedChoice> tried;  // the candidates; empty if the request left nothing open
   std::uint64_t state_bytes = 0, parameters = 0, trained_parameters = 0;  // trained: without frozen ones
 };
 
@@ -91,13 +91,14 @@ PerTier<std::uint64_t> peak_of_data_ranks(const Plan& plan, const Model& model, 
                                           const MachineProfile& profile, ThreadPool& pool);
 
 // The traffic of a steady step, including its share of an average.
-Traffic traffic_of_step(const Plan& plan);
+memory::Traffic traffic_of_step(const Plan& plan);
 
 // Times a fitting plan again with measured costs (measure_costs.h). Its decisions do not change.
-void retime(Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile, const CostModel& costs);
+void retime(Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile,
+            const walk::CostModel& costs);
 
 // Writes the spans of a simulated steady step, in the same form as a real run.
 void trace_step(const Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile,
-                const CostModel& costs, Trace& trace);
+                const walk::CostModel& costs, Trace& trace);
 
 }  // namespace terrace

@@ -30,12 +30,12 @@ inline constexpr std::uint32_t kAutoDepth = ~0U;
 struct PlanRequest {
   StepShape shape = {};
   Budget budget = {};
-  std::string recipe = "fp32";                                           // of recipes(), with the model's dtype
-  std::vector<Kind> states = {Kind::first_moment, Kind::second_moment};  // Optimizer::states()
-  std::optional<LayerUnit> layer_unit = {};                              // Optimizer::layer_unit()
-  std::vector<ParamGroup> param_groups = {};                             // rates, decays and clip norms of parameters by name
-  std::vector<std::string> freeze = {};                                  // patterns of parameters that never change (freeze.h)
-  bool disk_tier = false;                                                // false: the disk holds commits only
+  std::string recipe = "fp32";                                                          // of recipes(), with the model's dtype
+  std::vector<ChunkKind> states = {ChunkKind::first_moment, ChunkKind::second_moment};  // Optimizer::states()
+  std::optional<LayerUnit> layer_unit = {};                                             // Optimizer::layer_unit()
+  std::vector<ParamGroup> param_groups = {};  // rates, decays and clip norms of parameters by name
+  std::vector<std::string> freeze = {};       // patterns of parameters that never change (freeze.h)
+  bool disk_tier = false;                     // false: the disk holds commits only
   // Empty settings are chosen by simulating candidates (choose.h).
   std::optional<Order> order = Order::horizontal;
   std::uint32_t group = 0;  // micro-batches in a group, for group_vertical

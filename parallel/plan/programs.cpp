@@ -11,12 +11,12 @@
 #include <terrace/parallel/passes/phase_pass.h>
 #include <terrace/parallel/program/orders.h>
 
-namespace terrace {
+namespace terrace::planning {
 
 StepMap::Options map_options(const Model& model, const PlanRequest& r, const MachineProfile& profile,
                              const UpdatePlace& update) {
   const auto chosen = [&] { return choose_activations(model, r.shape.batch, r.recompute.value_or(0), r.offload.value_or(0)); };
-  const auto recipe = Recipe::of(model.dtype, r.recipe, r.states);
+  const auto recipe = rules::Recipe::of(model.dtype, r.recipe, r.states);
   return {.recipe = r.weights_given ? recipe.weights_alone() : recipe,
           .shape = r.shape,
           .activations = r.activations.empty() ? chosen() : r.activations,
@@ -27,7 +27,7 @@ StepMap::Options map_options(const Model& model, const PlanRequest& r, const Mac
           .decode_positions = r.decode_positions,
           .mesh = r.mesh,
           .data = r.data,
-          .pipeline = r.pipeline ? placement_of(*r.pipeline) : PipelineParallel{},
+          .pipeline = r.pipeline ? placement_of(*r.pipeline) : mesh::PipelineParallel{},
           .rank = r.mesh.at(r.rank, kDataAxes, 0),
           .layer_unit = r.layer_unit,
           .param_groups = r.param_groups,
@@ -53,8 +53,8 @@ class ProgramWriter {
     if (request_.evaluates_only)
       out.evaluate = evaluate();
     else
-      out.decode = finish(with_phases(decoding(layers()), map_));
-    if (request_.weights_given) out.fill = sweep(Op::fill, layers(), groups_of());
+      out.decode = finish(passes::with_phases(orders::decoding(layers()), map_));
+    if (request_.weights_given) out.fill = orders::sweep(Op::fill, layers(), groups_of());
     return out;
   }
 
@@ -62,9 +62,9 @@ class ProgramWriter {
     auto out = map_.pipeline().asynchronous() ? asynchronous_steps() : synchronous_steps();
     out.evaluate = evaluate();
     out.gather = gather();
-    out.fill = sweep(Op::fill, layers(), groups_here());
+    out.fill = orders::sweep(Op::fill, layers(), groups_here());
     std::ranges::copy(out.gather.actions, std::back_inserter(out.fill.actions));
-    out.visit = finish(sweep(Op::visit, layers(), groups_of()));
+    out.visit = finish(orders::sweep(Op::visit, layers(), groups_of()));
     if (map_.data().local) out.average = average();
     return out;
   }
@@ -85,7 +85,9 @@ class ProgramWriter {
   }
 
   // The last passes of every program: none of them changes what is computed.
-  [[nodiscard]] Program finish(const Program& p) const { return with_prefetches(with_offloads(p, map_), map_, depth_); }
+  [[nodiscard]] Program finish(const Program& p) const {
+    return passes::with_prefetches(passes::with_offloads(p, map_), map_, depth_);
+  }
 
   // The order of forwards and backwards, as the request names it.
   [[nodiscard]] Program order() const {
@@ -95,9 +97,9 @@ class ProgramWriter {
       return step_of(*request_.pipeline, map_.pipeline().rank, reduced, map_.skips(), verdicts());
     }
     const auto kind = request_.order.value_or(Order::horizontal);
-    if (kind == Order::horizontal) return horizontal(layers(), m);
-    if (kind == Order::vertical) return vertical(layers(), m);
-    return group_vertical(layers(), m, std::max(1U, request_.group));
+    if (kind == Order::horizontal) return orders::horizontal(layers(), m);
+    if (kind == Order::vertical) return orders::vertical(layers(), m);
+    return orders::group_vertical(layers(), m, std::max(1U, request_.group));
   }
 
   [[nodiscard]] pipeline::Verdicts verdicts() const {
@@ -106,28 +108,30 @@ class ProgramWriter {
   }
 
   // Everything that a step computes with its layers, without reductions and updates.
-  [[nodiscard]] Program computed() const { return with_recompute(without_frozen(order(), map_), map_); }
+  [[nodiscard]] Program computed() const { return passes::with_recompute(passes::without_frozen(order(), map_), map_); }
 
   // Steps that repeat. With deferred updates, the pending update of a layer precedes its next use; else an update follows the
   // layer's last backward.
   [[nodiscard]] Programs synchronous_steps() const {
     const bool before_use = request_.updates_before_use;
-    auto step = with_reductions(computed(), map_, map_.data().folds_each() && gather_ahead_ > 0);
+    auto step = passes::with_reductions(computed(), map_, map_.data().folds_each() && gather_ahead_ > 0);
     // The tied gradient must arrive before the unify action sums it with that of the ranks with other parts.
-    step = with_gathers(with_unions(with_tied_gradients(with_norms(step, map_), map_), map_), map_, gather_ahead_);
-    const auto with = [&](Updates updates) {
+    step = passes::with_gathers(passes::with_unions(passes::with_tied_gradients(passes::with_norms(step, map_), map_), map_),
+                                map_, gather_ahead_);
+    const auto with = [&](passes::Updates updates) {
       // Updates before use have a distance counted in phases, like prefetches. Updates in the backward follow all phases of a
       // norm.
-      const auto p = updates == Updates::before_use ? with_updates(with_phases(step, map_), map_, updates, update_ahead())
-                                                    : with_phases(with_updates(step, map_, updates), map_);
-      check_step(p, map_, updates);
+      const auto p = updates == passes::Updates::before_use
+                         ? passes::with_updates(passes::with_phases(step, map_), map_, updates, update_ahead())
+                         : passes::with_phases(passes::with_updates(step, map_, updates), map_);
+      passes::check_step(p, map_, updates);
       return finish(p);
     };
     Programs out;
     out.updates_before_use = before_use;
-    out.first = with(before_use ? Updates::none : Updates::in_backward);
-    out.steady = with(before_use ? Updates::before_use : Updates::in_backward);
-    if (before_use) out.drain = finish(with_updates({layers(), 0, {}}, map_, Updates::all));
+    out.first = with(before_use ? passes::Updates::none : passes::Updates::in_backward);
+    out.steady = with(before_use ? passes::Updates::before_use : passes::Updates::in_backward);
+    if (before_use) out.drain = finish(passes::with_updates({layers(), 0, {}}, map_, passes::Updates::all));
     return out;
   }
 
@@ -140,11 +144,12 @@ class ProgramWriter {
 
   // Updates run within the step: there is no special first step, and no update stays pending.
   [[nodiscard]] Programs asynchronous_steps() const {
-    const auto updates = request_.updates_before_use ? Updates::after_verdict : Updates::in_backward;
-    auto step = with_unions(with_norm_of_each_update(with_reductions(computed(), map_), map_), map_);
-    step = updates == Updates::after_verdict ? with_updates_after_verdicts(step, map_) : with_updates(step, map_, updates);
-    step = with_phases(with_gathers(with_versions(step, map_), map_, gather_ahead_), map_);
-    check_step(step, map_, updates);
+    const auto updates = request_.updates_before_use ? passes::Updates::after_verdict : passes::Updates::in_backward;
+    auto step = passes::with_unions(passes::with_norm_of_each_update(passes::with_reductions(computed(), map_), map_), map_);
+    step = updates == passes::Updates::after_verdict ? passes::with_updates_after_verdicts(step, map_)
+                                                     : passes::with_updates(step, map_, updates);
+    step = passes::with_phases(passes::with_gathers(passes::with_versions(step, map_), map_, gather_ahead_), map_);
+    passes::check_step(step, map_, updates);
     Programs out;
     out.first = out.steady = finish(step);
     return out;
@@ -153,16 +158,17 @@ class ProgramWriter {
   [[nodiscard]] Program evaluate() const {
     const auto order = request_.pipeline
                            ? evaluation_of(*request_.pipeline, map_.pipeline().rank, evaluated_at_once(request_), map_.skips())
-                           : evaluation(layers(), 1);
-    return finish(with_phases(with_gathers(order, map_, gather_ahead_), map_));
+                           : orders::evaluation(layers(), 1);
+    return finish(passes::with_phases(passes::with_gathers(order, map_, gather_ahead_), map_));
   }
 
   // Sends every rank the weights that it lacks after a resume.
   [[nodiscard]] Program gather() const {
     Program out{layers(), 0, {}};
-    for (const auto& a : sweep(Op::fill, layers(), groups_here_or_copied()).actions) add_weight_messages(out, map_, a);
+    for (const auto& a : orders::sweep(Op::fill, layers(), groups_here_or_copied()).actions)
+      passes::add_weight_messages(out, map_, a);
     if (map_.data().gathers_updates())
-      std::ranges::copy(sweep(Op::gather, layers(), groups_here_or_copied()).actions, std::back_inserter(out.actions));
+      std::ranges::copy(orders::sweep(Op::gather, layers(), groups_here_or_copied()).actions, std::back_inserter(out.actions));
     return out;
   }
 
@@ -170,7 +176,7 @@ class ProgramWriter {
   [[nodiscard]] Program average() const {
     Program out{layers(), 0, {}};
     const auto trained = [this](std::uint32_t l) { return map_.layout().trained_groups(l); };
-    for (const auto& visit : sweep(Op::visit, layers(), trained).actions) {
+    for (const auto& visit : orders::sweep(Op::visit, layers(), trained).actions) {
       out.actions.push_back(visit);
       out.actions.push_back({.op = Op::fill, .layer = visit.layer, .chunk = visit.chunk});
     }
@@ -189,4 +195,4 @@ Programs write_programs(const StepMap& map, const PlanRequest& request, std::uin
   return request.trains() ? writer.of_training() : writer.of_reading();
 }
 
-}  // namespace terrace
+}  // namespace terrace::planning

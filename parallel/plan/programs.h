@@ -11,7 +11,7 @@
 #include <terrace/parallel/plan/plan_request.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace {
+namespace terrace::planning {
 
 struct Programs {
   Program first;     // a step without a pending update
@@ -38,4 +38,4 @@ std::uint32_t evaluated_at_once(const PlanRequest& request);
 // The programs of a request for a laid-out model, checked.
 Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead = 0);
 
-}  // namespace terrace
+}  // namespace terrace::planning

@@ -9,7 +9,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/parallel/walk/walk.h>
 
-namespace terrace {
+namespace terrace::planning {
 namespace {
 
 struct Computation {
@@ -22,10 +22,10 @@ struct StepEnd {};
 using Event = std::variant<Move, Computation, Meeting, StepEnd>;
 
 // The decisions of one rank's walk, in order.
-class Decisions final : public Sink {
+class Decisions final : public walk::Sink {
  public:
   void move(const Move& m) override { events.emplace_back(m); }
-  void compute(const Action& action, std::span<const Use>, const Residency::Granted& granted, Lane lane,
+  void compute(const Action& action, std::span<const Use>, const memory::Residency::Granted& granted, Lane lane,
                std::uint64_t) override {
     events.emplace_back(Computation{action, granted.after, lane});
   }
@@ -33,12 +33,12 @@ class Decisions final : public Sink {
 };
 
 std::vector<Event> walk_alone(const Plan& plan, const StepMap& map, const RanksLife& life) {
-  Belady policy;
-  Residency residency(plan.capacity, policy, plan.generations);
+  memory::Belady policy;
+  memory::Residency residency(plan.capacity, policy, plan.generations);
   map.chunks().add_to(residency);
   for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
     if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
-  Walk walk(map, residency, policy);
+  walk::Walk walk(map, residency, policy);
   Decisions decided;
   const auto& programs = plan.programs;
   walk.run(programs.fill, decided);
@@ -64,8 +64,8 @@ class Ranks {
       rank.costs = costs_of(*rank.map);
       rank.results_s = rank.costs->seconds_of_results(plans[r].programs.steady);
       rank.trace = life.traces ? &life.traces->at(r) : nullptr;
-      rank.simulator = std::make_unique<Simulator>(*rank.costs, profile, rank.trace,
-                                                   [map = rank.map.get()](ChunkId chunk) { return map->describe(chunk); });
+      rank.simulator = std::make_unique<walk::Simulator>(
+          *rank.costs, profile, rank.trace, [map = rank.map.get()](ChunkId chunk) { return map->describe(chunk); });
       rank.events = walk_alone(plans[r], *rank.map, life);
     }
   }
@@ -92,15 +92,15 @@ class Ranks {
  private:
   struct Rank {
     std::unique_ptr<StepMap> map;
-    std::unique_ptr<CostModel> costs;
+    std::unique_ptr<walk::CostModel> costs;
     double results_s = 0;
     Trace* trace = nullptr;
-    std::unique_ptr<Simulator> simulator;
+    std::unique_ptr<walk::Simulator> simulator;
     std::vector<Event> events;
     std::size_t at = 0, under_way = 0;  // messages and joint actions that are begun and not yet timed
     std::deque<const Computation*> together;
-    SimulatedTimes times;      // of the current program
-    std::vector<double> ends;  // [step]: its end
+    walk::SimulatedTimes times;  // of the current program
+    std::vector<double> ends;    // [step]: its end
   };
   // Joint actions: those that several ranks of the pipeline do together during a step.
   static bool is_together(const Rank& rank, const Action& a) {
@@ -230,4 +230,4 @@ RanksTimes simulate_ranks(std::span<const Plan> plans, const Model& model, const
   return Ranks(plans, model, costs_of, profile, life).run();
 }
 
-}  // namespace terrace
+}  // namespace terrace::planning

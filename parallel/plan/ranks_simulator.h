@@ -12,7 +12,7 @@
 
 #include <terrace/parallel/plan/plan.h>
 
-namespace terrace {
+namespace terrace::planning {
 
 struct RanksLife {
   std::uint64_t steps = 4;
@@ -20,14 +20,14 @@ struct RanksLife {
   std::vector<Trace>* traces = nullptr;  // one for each rank, of the last step; or null
 };
 struct RanksTimes {
-  std::vector<double> step_s;           // from one step's end to the next one's end, on the slowest rank
-  std::vector<SimulatedTimes> ranks;    // of the last step, until its last computation
-  [[nodiscard]] double bubble() const;  // of the last step: the share of all ranks' time that they do not compute
+  std::vector<double> step_s;               // from one step's end to the next one's end, on the slowest rank
+  std::vector<walk::SimulatedTimes> ranks;  // of the last step, until its last computation
+  [[nodiscard]] double bubble() const;      // of the last step: the share of all ranks' time that they do not compute
 };
 
 // `plans`: one for each rank; all must fit. `costs_of` returns the costs of a rank's actions.
-using CostsOf = std::function<std::unique_ptr<CostModel>(const StepMap& map)>;
+using CostsOf = std::function<std::unique_ptr<walk::CostModel>(const StepMap& map)>;
 RanksTimes simulate_ranks(std::span<const Plan> plans, const Model& model, const CostsOf& costs_of,
                           const MachineProfile& profile, const RanksLife& life);
 
-}  // namespace terrace
+}  // namespace terrace::planning

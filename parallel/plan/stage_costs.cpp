@@ -23,7 +23,7 @@ Seconds seconds_of(const Model& model, StepMap::Options options, const MachinePr
   options.rank = model.place.tensor().rank;
   options.shape.micro_batches = 1;
   const StepMap map(model, options);
-  const ProfileCosts costs(map, profile);
+  const walk::ProfileCosts costs(map, profile);
   const auto of_call = [&](Op op, std::uint32_t layer) {
     double seconds = 0;
     for (const auto phase : map.phases().numbers(op, layer))
@@ -40,13 +40,15 @@ Seconds seconds_of(const Model& model, StepMap::Options options, const MachinePr
 }
 
 // The slowest message between neighbouring stages. On one machine, a message is a copy in memory, whose time is negligible.
-double message_of(const Pipeline& p, const std::vector<std::uint64_t>& input_bytes, std::uint32_t at_once, const Links& links) {
+double message_of(const Pipeline& p, const std::vector<std::uint64_t>& input_bytes, std::uint32_t at_once,
+                  const machine::Links& links) {
   double slowest = 0;
   if (links.within == 0) return slowest;
   for (const auto& rank_of : p.schedule.placement.rank_of)
     for (std::uint32_t s = 1; s < rank_of.size(); ++s)
       if (rank_of[s - 1] != rank_of[s] && p.begins[s] < p.layers())
-        slowest = std::max(slowest, seconds_of_message(links, at_once, rank_of[s - 1], rank_of[s], input_bytes[p.begins[s]]));
+        slowest =
+            std::max(slowest, map::seconds_of_message(links, at_once, rank_of[s - 1], rank_of[s], input_bytes[p.begins[s]]));
   return slowest;
 }
 
@@ -56,7 +58,7 @@ class Reductions {
   Reductions(const Pipeline& p, const Model& model, const StepMap::Options& options, const MachineProfile& profile)
       : p_(p), replicas_(static_cast<std::uint32_t>(p.schedule.placement.rank_of.size())), profile_(profile) {
     // Only a reduction between two directions depends on the stage, so only then each rank needs a map.
-    const auto pipeline = replicas_ > 1 ? placement_of(p) : PipelineParallel{};
+    const auto pipeline = replicas_ > 1 ? placement_of(p) : mesh::PipelineParallel{};
     for (std::uint32_t rank = 0; rank < pipeline.ranks; ++rank)
       maps_.emplace_back(model, of_rounds(options, pipeline, rank, model));
   }
@@ -70,7 +72,7 @@ class Reductions {
     const auto micro_batch = (last ? kRounds : 1) * replicas_ - 1;
     for (std::uint32_t s = 0; s < p_.schedule.placement.stages; ++s) {
       const auto& map = maps_[replicas_ > 1 ? p_.schedule.placement.rank_of.front()[s] : 0];
-      const ProfileCosts costs(map, profile_);
+      const walk::ProfileCosts costs(map, profile_);
       double seconds = 0, task = 0, reduced = 0;  // clocks of the backward and of the reductions
       for (auto l = p_.begins[s + 1]; l-- > p_.begins[s];) {
         const double one = map.reduced_groups(l) * costs.seconds({.op = Op::reduce, .layer = l, .micro_batch = micro_batch});
@@ -85,7 +87,7 @@ class Reductions {
 
  private:
   static constexpr std::uint32_t kRounds = 2;  // one round begins a sum, one ends it
-  static StepMap::Options of_rounds(StepMap::Options options, const PipelineParallel& pipeline, std::uint32_t rank,
+  static StepMap::Options of_rounds(StepMap::Options options, const mesh::PipelineParallel& pipeline, std::uint32_t rank,
                                     const Model& model) {
     options.pipeline = pipeline;
     options.mesh.pp = pipeline.ranks;

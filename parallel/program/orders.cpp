@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace terrace {
+namespace terrace::orders {
 
 Program group_vertical(std::uint32_t layers, std::uint32_t micro_batches, std::uint32_t group) {
   Program p{layers, micro_batches, {}};
@@ -43,4 +43,4 @@ Program decoding(std::uint32_t layers) {
   return p;
 }
 
-}  // namespace terrace
+}  // namespace terrace::orders

@@ -10,7 +10,7 @@
 
 #include <terrace/parallel/program/program.h>
 
-namespace terrace {
+namespace terrace::orders {
 
 // Micro-batch by micro-batch: needs the least activation memory, and uses the weights 2·m times.
 Program horizontal(std::uint32_t layers, std::uint32_t micro_batches);
@@ -25,4 +25,4 @@ Program sweep(Op op, std::uint32_t layers, const std::function<std::uint32_t(std
 // One position of generation.
 Program decoding(std::uint32_t layers);
 
-}  // namespace terrace
+}  // namespace terrace::orders

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace terrace {
+namespace terrace::orders {
 
 struct UpdateRounds {
   std::uint32_t micro_batches = 1;  // of a step
@@ -21,4 +21,4 @@ struct UpdateRounds {
   [[nodiscard]] bool ends_gradient(std::uint32_t micro_batch) const { return micro_batch % every + replicas >= every; }
 };
 
-}  // namespace terrace
+}  // namespace terrace::orders

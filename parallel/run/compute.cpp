@@ -159,7 +159,7 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
     case Op::update:
     case Op::prepare: {
       const auto starts = [&](const Use& use) {
-        return is_optimizer_state(map.chunks()[use.chunk].kind) && use.access == Access::overwrite;
+        return rules::is_optimizer_state(map.chunks()[use.chunk].kind) && use.access == Access::overwrite;
       };
       const bool first = std::ranges::any_of(uses, starts);
       map.options().layer_unit ? update_layer(action, views, first) : update(action, views, first);
@@ -179,7 +179,7 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
   }
 }
 
-Documents Compute::documents_of(std::uint32_t micro_batch) const {
+model::Documents Compute::documents_of(std::uint32_t micro_batch) const {
   if (input_->document_begins.empty()) return {};
   const auto& shape = parts_.map->options().shape.batch;
   const auto positions = shape.seq * parts_.map->data().context;
@@ -212,12 +212,12 @@ LayerContext Compute::context_of(const Action& a, const Views& views) {
       .scratch = {views.of(map.buffers().scratch(a)), DType::i32, {scratch_bytes / 4}},
       .evaluate = a.op == Op::evaluate,
       .phase = map.phases().number_for_layer(a),
-      .half = halves_of(a.op),
+      .half = map::halves_of(a.op),
       .position = input_->position,
       .report = report_of(a.layer, a.micro_batch),
       .documents = documents_of(a.micro_batch),
       .token_scale = input_->token_scales.empty() ? loss_scale : input_->token_scales[a.micro_batch / map.rounds().every]};
-  if (const auto skip = map.skips().into(a.layer); skip != Skips::kNone)
+  if (const auto skip = map.skips().into(a.layer); skip != model::Skips::kNone)
     ctx.skip = views.activation(map.buffers().x(skip, a.micro_batch));
   return ctx;
 }
@@ -232,12 +232,12 @@ void Compute::layer(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   const bool last = a.layer + 1 == map.layers();
   auto ctx = context_of(a, views);
-  const auto weights = views.tensors(Kind::parameter, a);
+  const auto weights = views.tensors(ChunkKind::parameter, a);
   const auto saved = map.buffers().saved_pack(a.layer).views(views.of(map.buffers().saved(a.layer, a.micro_batch)));
   const auto work = views.work(a);
   LayerTensors t{
       .weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}, .work = work};
-  const auto& steps = map.phases().steps(a.layer, call_of(a.op));
+  const auto& steps = map.phases().steps(a.layer, map::call_of(a.op));
   t.x = in_room(steps, PhaseTensor::Of::x, work, views.activation(map.buffers().x(a.layer, a.micro_batch)));
   if (is_backward(a.op)) return backward(a, views, ctx, t);
   if (a.op == Op::decode)
@@ -252,9 +252,9 @@ void Compute::layer(const Action& a, const Views& views) {
 // `t` already has the tensors that a forward has.
 void Compute::backward(const Action& a, const Views& views, LayerContext& ctx, LayerTensors& t) {
   const auto& map = *parts_.map;
-  const auto half = halves_of(a.op);
+  const auto half = map::halves_of(a.op);
   std::vector<TensorView> gradients;
-  if (has(half, Half::weight)) gradients = views.tensors(Kind::gradient, a);
+  if (has(half, Half::weight)) gradients = views.tensors(ChunkKind::gradient, a);
   const auto carried = map.buffers().carried_pack(a.layer).views(views.of(map.buffers().carried(a.layer, a.micro_batch)));
   t.gradients = gradients;
   t.accumulate = map.rounds().begins_gradient(a.micro_batch) || map.data().folds_each() ? Accumulate::no : Accumulate::yes;
@@ -263,7 +263,7 @@ void Compute::backward(const Action& a, const Views& views, LayerContext& ctx, L
   if (a.layer + 1 != map.layers())
     t.dy = in_room(steps, PhaseTensor::Of::dy, t.work, views.activation(map.buffers().d(a.layer + 1, a.micro_batch)));
   t.dx = in_room(steps, PhaseTensor::Of::dx, t.work, views.activation(map.buffers().d(a.layer, a.micro_batch)));
-  if (const auto skip = map.skips().into(a.layer); skip != Skips::kNone)
+  if (const auto skip = map.skips().into(a.layer); skip != model::Skips::kNone)
     t.dskip = views.activation(map.buffers().e(skip, a.micro_batch));
   // If a skip also reads a result, the result's gradient has two parts.
   const auto add_part = [&](TensorView gradient, ChunkId part) {
@@ -288,13 +288,13 @@ void Compute::norm(const Action& a, const Views& views) {
   // `chunk` holds the range; if it is a run's first chunk, the range may continue in the chunks after it.
   const auto take = [&](std::uint32_t chunk, std::uint32_t tensor, std::uint64_t chunk_element, std::uint64_t tensor_element,
                         std::uint64_t count) {
-    const auto gradient = views.range(map.state(Kind::gradient, a.layer, chunk), dtype, chunk_element, count);
+    const auto gradient = views.range(map.state(ChunkKind::gradient, a.layer, chunk), dtype, chunk_element, count);
     // The uses of a tied tensor are accumulated separately and added once, here.
     if (layout.is_tied(a.layer, tensor))
       math.convert(stream_on(Lane::compute), gradient, views.range(map.tied_gradient(chunk), dtype, chunk_element, count),
                    Accumulate::yes);
     // Only one rank counts a parameter.
-    if (!map.pipeline().speaks_for(a.layer) || !acts_for(layout.param_at(a.layer, tensor), map.parts())) return;
+    if (!map.pipeline().speaks_for(a.layer) || !model::acts_for(layout.param_at(a.layer, tensor), map.parts())) return;
     const auto origin = layout.place(a.layer, tensor).origin;
     const auto blocks = squares_.at(a.update).of(a.layer, tensor, tensor_element - origin, count);
     math.sum_of_squares(stream_on(Lane::compute), blocks.sums, gradient, blocks.first);

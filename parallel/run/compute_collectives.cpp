@@ -9,12 +9,12 @@ namespace terrace {
 namespace {
 
 TensorView packed_blocks(std::byte* at, std::int64_t elements) {
-  return {at, DType::i32, {elements / kBlock8Elements, kBlock8Words}};
+  return {at, DType::i32, {elements / math::kBlock8Elements, math::kBlock8Words}};
 }
 
 // For an all-to-all: the bytes that go to, or come from, each member.
 template <class Span>
-std::vector<Span> blocks_of(Bytes whole, const std::vector<std::uint64_t>& sizes) {
+std::vector<Span> blocks_of(comm::Bytes whole, const std::vector<std::uint64_t>& sizes) {
   std::vector<Span> blocks;
   for (const auto size : sizes) {
     blocks.push_back(whole.first(size));
@@ -23,24 +23,24 @@ std::vector<Span> blocks_of(Bytes whole, const std::vector<std::uint64_t>& sizes
   return blocks;
 }
 
-void issue(Communicator& ranks, Stream& stream, const Collective& c, Bytes from, Bytes to) {
+void issue(Communicator& ranks, Stream& stream, const map::Collective& c, comm::Bytes from, comm::Bytes to) {
   const auto peer = static_cast<int>(c.peer), lane = static_cast<int>(c.lane);
   switch (c.operation) {
-    case Operation::all_gather: return ranks.all_gather(stream, from, to);
-    case Operation::reduce_scatter: return ranks.reduce_scatter(stream, c.reduction, from, to);
-    case Operation::all_reduce: return ranks.all_reduce(stream, c.reduction, from, to);
-    case Operation::all_to_all:
-      return ranks.all_to_all(stream, blocks_of<ConstBytes>(from, c.sent), blocks_of<Bytes>(to, c.received));
-    case Operation::reduce: return ranks.reduce(stream, c.reduction, from, to, peer);
-    case Operation::broadcast: return ranks.broadcast(stream, from.empty() ? to : from, peer);
-    case Operation::send: return ranks.send(stream, from, peer, lane);
-    case Operation::receive: return ranks.receive(stream, to, peer, lane);
+    case comm::Operation::all_gather: return ranks.all_gather(stream, from, to);
+    case comm::Operation::reduce_scatter: return ranks.reduce_scatter(stream, c.reduction, from, to);
+    case comm::Operation::all_reduce: return ranks.all_reduce(stream, c.reduction, from, to);
+    case comm::Operation::all_to_all:
+      return ranks.all_to_all(stream, blocks_of<comm::ConstBytes>(from, c.sent), blocks_of<comm::Bytes>(to, c.received));
+    case comm::Operation::reduce: return ranks.reduce(stream, c.reduction, from, to, peer);
+    case comm::Operation::broadcast: return ranks.broadcast(stream, from.empty() ? to : from, peer);
+    case comm::Operation::send: return ranks.send(stream, from, peer, lane);
+    case comm::Operation::receive: return ranks.receive(stream, to, peer, lane);
     default: throw std::logic_error("Compute: no action of a program is a " + std::string(name_of(c.operation)));
   }
 }
 
 // Replaces the plan's sizes by those that the layer has reported.
-void take_told_sizes(Collective& c, const PhaseExchange::Told& told, const double* report) {
+void take_told_sizes(map::Collective& c, const PhaseExchange::Told& told, const double* report) {
   const auto take = [&](std::vector<std::uint64_t>& sizes, std::uint32_t at) {
     for (std::size_t member = 0; member < sizes.size(); ++member)
       sizes[member] = static_cast<std::uint64_t>(report[at + member]) * size_of(c.dtype);
@@ -49,23 +49,23 @@ void take_told_sizes(Collective& c, const PhaseExchange::Told& told, const doubl
   take(c.received, told.received);
 }
 
-Bytes bytes_of(std::span<double> numbers) { return {reinterpret_cast<std::byte*>(numbers.data()), numbers.size_bytes()}; }
+comm::Bytes bytes_of(std::span<double> numbers) { return {reinterpret_cast<std::byte*>(numbers.data()), numbers.size_bytes()}; }
 
 }  // namespace
 
 void Compute::communicate(const Action& a, const Views& views) {
   auto& stream = stream_for(a);
-  for (auto& c : collectives_of(*parts_.map, a)) {
+  for (auto& c : map::collectives_of(*parts_.map, a)) {
     if (c.told)
       take_told_sizes(c, *parts_.map->phases().phase(a).exchange->told, report_of(a.layer, a.micro_batch).as<double>());
     auto& ranks = parts_.groups->of(c.members);
-    const auto at = [&](const ChunkBytes& where) {
-      return where.chunks == 0 ? Bytes() : Bytes(views.of(where.first) + where.offset, where.bytes);
+    const auto at = [&](const map::ChunkBytes& where) {
+      return where.chunks == 0 ? comm::Bytes() : comm::Bytes(views.of(where.first) + where.offset, where.bytes);
     };
     const auto from = at(c.from), to = at(c.to);
     if (c.wire == Travel::whole)
       issue(ranks, stream, c, from, to);
-    else if (c.operation == Operation::all_gather)
+    else if (c.operation == comm::Operation::all_gather)
       gather_packed(ranks, stream, c, from, to);
     else
       issue(ranks, stream, c, pack(a, c, from), to);
@@ -74,10 +74,10 @@ void Compute::communicate(const Action& a, const Views& views) {
 
 // Packed blocks are gathered at the end of the buffer into which they are then unpacked. A rank packs its own blocks too, so
 // that all ranks compute with the same bits.
-void Compute::gather_packed(Communicator& ranks, Stream& stream, const Collective& c, Bytes mine, Bytes all) {
+void Compute::gather_packed(Communicator& ranks, Stream& stream, const map::Collective& c, comm::Bytes mine, comm::Bytes all) {
   auto& math = parts_.device->math();
   const auto elements = static_cast<std::int64_t>(mine.size() / size_of(c.dtype)), count = std::int64_t{ranks.size()};
-  const auto packed_bytes = static_cast<std::size_t>(elements / kBlock8Elements) * kBlock8Bytes;
+  const auto packed_bytes = static_cast<std::size_t>(elements / math::kBlock8Elements) * math::kBlock8Bytes;
   std::byte* const blocks = all.data() + static_cast<std::size_t>(count) * (mine.size() - packed_bytes);
   const auto own = packed_blocks(blocks + packed_bytes * static_cast<std::size_t>(ranks.rank()), elements);
   math.pack_block8(stream, own, {mine.data(), c.dtype, {elements}});
@@ -87,7 +87,7 @@ void Compute::gather_packed(Communicator& ranks, Stream& stream, const Collectiv
 }
 
 // Packs a gradient for a reduction, in place: its buffer is freed after the reduction anyway.
-Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
+comm::Bytes Compute::pack(const Action& a, const map::Collective& c, comm::Bytes group) {
   const auto& map = *parts_.map;
   auto& stream = stream_on(Lane::communication);
   auto& math = parts_.device->math();
@@ -125,13 +125,13 @@ void Compute::share_results(Share what) {
   if (what == Share::step && !router_.empty()) stream_on(Lane::compute).submit([this] { add_up_routers(); });
   const auto& map = *parts_.map;
   for (std::uint32_t u = 0; what == Share::step && u < squares_.size(); ++u)
-    if (!verdicts_[u].given && (has_norms_ || squares_of(map))) squares_[u].fetch(stream_on(Lane::compute));
+    if (!verdicts_[u].given && (has_norms_ || map::squares_of(map))) squares_[u].fetch(stream_on(Lane::compute));
   const auto among = what == Share::step ? kAllRanks : kAllRanks - kBatchAxes;
   if (what == Share::none || !parts_.groups || map.mesh().size(among) == 1) return;
   const auto computed = stream_on(Lane::compute).record();
   for (const auto lane : kCollectiveLanes)
     if (auto* const stream = parts_.streams[index(lane)]) stream->wait(computed);
-  auto losses = losses_of(map);
+  auto losses = map::losses_of(map);
   losses.members = {among};
   share(losses, {losses_.data(), losses.from.bytes / sizeof(double)});
   // Only ranks that together hold one replica share squares (squares_of()), since these are the same in every replica. A rank
@@ -160,10 +160,10 @@ void Compute::add_up_routers() {
 }
 
 void Compute::share_squares(std::uint32_t update) {
-  if (const auto squares = squares_of(*parts_.map)) share(*squares, squares_.at(update).all());
+  if (const auto squares = map::squares_of(*parts_.map)) share(*squares, squares_.at(update).all());
 }
 
-void Compute::share(const Collective& sum, std::span<double> numbers) {
+void Compute::share(const map::Collective& sum, std::span<double> numbers) {
   auto& stream = stream_on(sum.members.lane);
   issue(parts_.groups->of(sum.members), stream, sum, bytes_of(numbers), bytes_of(numbers));
 }
@@ -181,7 +181,7 @@ void Compute::visit(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   const auto& recipe = map.options().recipe;
   const auto group = map.data().group();
-  const auto chunk_of = [&](Kind kind, std::uint32_t part, std::uint32_t i) {
+  const auto chunk_of = [&](ChunkKind kind, std::uint32_t part, std::uint32_t i) {
     if (map.visited_in_place(kind, a.layer)) return views.of(map.state(kind, a.layer, map.data().chunks_of(a.chunk)[i]));
     // If this rank's part was assembled first (shown()), each part of the model lies in one piece; else the parts of each chunk
     // lie together.
@@ -191,20 +191,20 @@ void Compute::visit(const Action& a, const Views& views) {
   for (std::uint32_t part = 0; part < map.parts().ranks(); ++part)
     for (std::uint32_t i = 0; i < group; ++i) {
       const auto parts = map.parts().of(part);
-      const auto at = [&](Kind kind) { return stored(kind, chunk_of(kind, part, i)); };
-      StoredWeights weights;
-      if (map.visits(Kind::parameter, a)) weights.parameter = at(Kind::parameter);
-      if (map.visits(Kind::master, a)) weights.master = at(Kind::master);
+      const auto at = [&](ChunkKind kind) { return stored(kind, chunk_of(kind, part, i)); };
+      rules::StoredWeights weights;
+      if (map.visits(ChunkKind::parameter, a)) weights.parameter = at(ChunkKind::parameter);
+      if (map.visits(ChunkKind::master, a)) weights.master = at(ChunkKind::master);
       weights.widened = recipe.has_master() && map.is_frozen(a.layer, a.chunk);
       for (const auto& s : map.layout().segments(a.layer, map.data().chunks_of(a.chunk)[i])) {
         const auto& here = map.layout().param_at(a.layer, s.tensor);
-        if (!acts_for(here, parts)) continue;
-        stream_for(a).submit([this, param = param_on(here, parts), s, weights, parts] {
-          read_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
-                       [&](std::int64_t first, TensorView range) {
-                         each_range(param, parts.tensor, s.tensor_element + static_cast<std::uint64_t>(first), range,
-                                    input_->weights);
-                       });
+        if (!model::acts_for(here, parts)) continue;
+        stream_for(a).submit([this, param = model::param_on(here, parts), s, weights, parts] {
+          rules::read_weights(weights, static_cast<std::int64_t>(s.chunk_element), static_cast<std::int64_t>(s.elements),
+                              [&](std::int64_t first, TensorView range) {
+                                each_range(param, parts.tensor, s.tensor_element + static_cast<std::uint64_t>(first), range,
+                                           input_->weights);
+                              });
         });
       }
     }

@@ -17,12 +17,12 @@ namespace {
 constexpr std::uint64_t kFillElements = 1 << 18;  // initial weights of one pool task: a millisecond of random numbers
 
 // Elements [first, end) of a chunk's weights become zero.
-void clear(Stream& stream, const StoredWeights& weights, std::uint64_t first, std::uint64_t end) {
+void clear(Stream& stream, const rules::StoredWeights& weights, std::uint64_t first, std::uint64_t end) {
   if (first == end) return;
   for (const auto& part : {weights.parameter, weights.master}) {
-    if (part.format == Format::none) continue;
-    const auto begin = bytes_of(part.format, first);
-    stream.submit([to = part.data + begin, bytes = bytes_of(part.format, end) - begin] { std::memset(to, 0, bytes); });
+    if (part.format == rules::Format::none) continue;
+    const auto begin = rules::bytes_of(part.format, first);
+    stream.submit([to = part.data + begin, bytes = rules::bytes_of(part.format, end) - begin] { std::memset(to, 0, bytes); });
   }
 }
 
@@ -35,9 +35,9 @@ void Compute::update(const Action& a, const Views& views, bool first) {
 void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const Views& views, bool first) {
   const auto& map = *parts_.map;
   const auto& recipe = map.options().recipe;
-  const auto of = [&](Kind kind) { return stored(kind, views.of(map.state(kind, a.layer, chunk_in_layer))); };
-  ChunkUpdate chunk{.parameter = of(Kind::parameter), .master = {}, .gradient = of(Kind::gradient)};
-  if (recipe.has_master()) chunk.master = of(Kind::master);
+  const auto of = [&](ChunkKind kind) { return stored(kind, views.of(map.state(kind, a.layer, chunk_in_layer))); };
+  ChunkUpdate chunk{.parameter = of(ChunkKind::parameter), .master = {}, .gradient = of(ChunkKind::gradient)};
+  if (recipe.has_master()) chunk.master = of(ChunkKind::master);
   for (std::size_t i = 0; i < recipe.states.size(); ++i) chunk.states.at(i) = of(recipe.states[i]);
 
   std::vector<UpdatePart> parts;
@@ -48,7 +48,7 @@ void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const 
                      .rate = param.rate,
                      .decay = param.decay,
                      .gradient_scale = gradient_scale(param),
-                     .stream = stream_of(param.name.c_str()) + part_number(param.split, map.tensor()),
+                     .stream = math::stream_of(param.name.c_str()) + model::part_number(param.split, map.tensor()),
                      .tensor_element = s.tensor_element});
   }
   chunk.parts = parts;
@@ -64,17 +64,18 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
   std::vector<ChunkUpdate> chunks;
   std::vector<Stored> packed;
   for (const auto c : map.updated_by(a)) {
-    const auto stored_in = [&](Kind kind) { return stored(kind, views.of(map.state(kind, a.layer, c))); };
+    const auto stored_in = [&](ChunkKind kind) { return stored(kind, views.of(map.state(kind, a.layer, c))); };
     auto& chunk = chunks.emplace_back();
-    chunk.parameter = stored_in(Kind::parameter);
-    chunk.gradient = stored_in(Kind::gradient);
-    if (recipe.has_master()) chunk.master = stored_in(Kind::master);
+    chunk.parameter = stored_in(ChunkKind::parameter);
+    chunk.gradient = stored_in(ChunkKind::gradient);
+    if (recipe.has_master()) chunk.master = stored_in(ChunkKind::master);
     std::size_t next = 0;
     for (const auto kind : recipe.states) {
       auto state = stored_in(kind);
       if (state.data == nullptr) continue;  // the other half of the update has this state
-      if (is_packed(state.format)) {
-        state.elements = static_cast<std::int64_t>(map.chunks()[map.state(kind, a.layer, c)].bytes / bytes_of(state.format, 1));
+      if (rules::is_packed(state.format)) {
+        state.elements =
+            static_cast<std::int64_t>(map.chunks()[map.state(kind, a.layer, c)].bytes / rules::bytes_of(state.format, 1));
         packed.push_back(state);
       } else {
         chunk.states.at(next++) = state;
@@ -122,7 +123,7 @@ double Compute::gradient_scale(const ParamSpec& param) const {
   return input_->group_scales.at(static_cast<std::size_t>(param.clip_group));
 }
 
-Stored Compute::stored(Kind kind, std::byte* data) const {
+Stored Compute::stored(ChunkKind kind, std::byte* data) const {
   const auto& map = *parts_.map;
   return {data, map.options().recipe.format_of(kind), static_cast<std::int64_t>(map.layout().chunk_elements())};
 }
@@ -131,17 +132,17 @@ void Compute::fill(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   const bool has_master = map.options().recipe.has_master() && !map.is_frozen(a.layer, a.chunk);
   for (const auto chunk : map.data().updated_in(a.chunk)) {
-    StoredWeights weights;
+    rules::StoredWeights weights;
     weights.widened = map.options().recipe.has_master() && !has_master;
     const std::uint64_t end = map.layout().chunk_elements();
-    for (const auto kind : {Kind::parameter, Kind::master}) {
-      if (kind == Kind::master && !has_master) continue;
+    for (const auto kind : {ChunkKind::parameter, ChunkKind::master}) {
+      if (kind == ChunkKind::master && !has_master) continue;
       const auto id = map.state(kind, a.layer, chunk);
-      auto& part = kind == Kind::parameter ? weights.parameter : weights.master;
+      auto& part = kind == ChunkKind::parameter ? weights.parameter : weights.master;
       part = stored(kind, views.of(id));
       // Padding is set to zero, so that a chunk's bytes depend only on its weights: the end of the chunk here, gaps between
       // tensors below.
-      const auto used = bytes_of(part.format, end);
+      const auto used = rules::bytes_of(part.format, end);
       stream_for(a).submit([to = part.data + used, bytes = map.chunks()[id].bytes - used] { std::memset(to, 0, bytes); });
     }
     std::uint64_t filled = 0;
@@ -156,21 +157,21 @@ void Compute::fill(const Action& a, const Views& views) {
 
 void each_range(const ParamSpec& param, const TensorParallel& tensor, std::uint64_t first, const TensorView& range,
                 const WeightRange& use) {
-  each_stored_run(param, tensor, first, static_cast<std::uint64_t>(range.elements()), [&](const SplitRun& run) {
+  model::each_stored_run(param, tensor, first, static_cast<std::uint64_t>(range.elements()), [&](const model::SplitRun& run) {
     use(param, run.in_whole,
         {range.data + (run.in_part - first) * size_of(range.dtype), range.dtype, {static_cast<std::int64_t>(run.count)}});
   });
 }
 
-void Compute::fill_segment(const Action& a, const Segment& s, const StoredWeights& weights) {
+void Compute::fill_segment(const Action& a, const memory::Segment& s, const rules::StoredWeights& weights) {
   stream_for(a).submit([this, &param = parts_.map->layout().param_at(a.layer, s.tensor), s, weights] {
     const auto fill = [&](std::uint64_t first, std::uint64_t count, const WeightRange& give) {
-      write_weights(weights, static_cast<std::int64_t>(s.chunk_element + first), static_cast<std::int64_t>(count),
-                    [&](std::int64_t offset, TensorView range) {
-                      if (!param.split.parts.empty()) std::memset(range.data, 0, range.bytes());  // gaps stay zero
-                      each_range(param, parts_.map->tensor(), s.tensor_element + first + static_cast<std::uint64_t>(offset),
-                                 range, give);
-                    });
+      rules::write_weights(weights, static_cast<std::int64_t>(s.chunk_element + first), static_cast<std::int64_t>(count),
+                           [&](std::int64_t offset, TensorView range) {
+                             if (!param.split.parts.empty()) std::memset(range.data, 0, range.bytes());  // gaps stay zero
+                             each_range(param, parts_.map->tensor(),
+                                        s.tensor_element + first + static_cast<std::uint64_t>(offset), range, give);
+                           });
     };
     if (input_->new_weights) return fill(0, s.elements, input_->new_weights);
     // Tasks begin in ascending order on whatever thread, because weights from files are read ahead in that order.

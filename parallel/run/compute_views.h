@@ -24,25 +24,26 @@ class Compute::Views {
     return at == at_.end() ? nullptr : at->second;
   }
   // A declared parameter's weight, or the place where its backward writes the gradient; contiguous within its run.
-  [[nodiscard]] TensorView tensor(Kind kind, std::uint32_t layer, const PhaseParam& of_phase, std::uint32_t copy = 0) const {
+  [[nodiscard]] TensorView tensor(ChunkKind kind, std::uint32_t layer, const PhaseParam& of_phase,
+                                  std::uint32_t copy = 0) const {
     const auto& layout = map_.layout();
     const auto home = layout.home(layer, of_phase.param, of_phase.tile);
     const auto& place = layout.place_of(home);
     const auto& recipe = map_.options().recipe;
-    const auto dtype = kind == Kind::gradient ? recipe.gradient : recipe.compute;
+    const auto dtype = kind == ChunkKind::gradient ? recipe.gradient : recipe.compute;
     const auto& param = layout.params(layer)[of_phase.param];
-    const auto shape = tile_shape(param, of_phase.tile);
+    const auto shape = model::tile_shape(param, of_phase.tile);
     const auto& run = layout.run_of(place);
     const auto first =
-        kind == Kind::parameter ? map_.weights_at(home.layer, run, copy) : map_.gradients_at(layer, home.layer, run);
+        kind == ChunkKind::parameter ? map_.weights_at(home.layer, run, copy) : map_.gradients_at(layer, home.layer, run);
     return {of(first) + layout.place_in_run(place) * size_of(dtype), dtype, shape};
   }
   // In the order of the layer's parameters; parameters that the phase does not use have empty views.
-  [[nodiscard]] std::vector<TensorView> tensors(Kind kind, const Action& a) const {
+  [[nodiscard]] std::vector<TensorView> tensors(ChunkKind kind, const Action& a) const {
     const auto& phase = map_.phases().phase(a);
     std::vector<TensorView> views(map_.layout().params(a.layer).size());
-    for (const auto& p : kind == Kind::gradient ? phase.gradients : phase.weights)
-      views[p.param] = tensor(kind, a.layer, p, kind == Kind::gradient ? 0 : a.copy);
+    for (const auto& p : kind == ChunkKind::gradient ? phase.gradients : phase.weights)
+      views[p.param] = tensor(kind, a.layer, p, kind == ChunkKind::gradient ? 0 : a.copy);
     return views;
   }
   [[nodiscard]] TensorView activation(ChunkId chunk) const {
@@ -53,8 +54,8 @@ class Compute::Views {
   // In the order of the call's work(); tensors that the phase does not use have empty views.
   [[nodiscard]] std::vector<TensorView> work(const Action& a) const {
     std::vector<TensorView> views;
-    for (const auto& spec : map_.buffers().work_tensors(a.layer, call_of(a.op))) {
-      auto* const data = of(map_.buffers().work(a.layer, call_of(a.op), static_cast<std::uint32_t>(views.size())));
+    for (const auto& spec : map_.buffers().work_tensors(a.layer, map::call_of(a.op))) {
+      auto* const data = of(map_.buffers().work(a.layer, map::call_of(a.op), static_cast<std::uint32_t>(views.size())));
       views.push_back(data ? TensorView{data, spec.dtype, spec.shape} : TensorView{});
     }
     return views;

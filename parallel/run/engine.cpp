@@ -31,7 +31,8 @@ const StepMap::Options& demand_rank(const Plan& plan, const Communicator* commun
 }
 
 // Appends a run. Runs of equal length at equal distances in the whole tensor form one range.
-void add_run(std::vector<TensorRange>& ranges, const std::string& tensor, std::uint64_t chunk_element, const SplitRun& run) {
+void add_run(std::vector<TensorRange>& ranges, const std::string& tensor, std::uint64_t chunk_element,
+             const model::SplitRun& run) {
   if (!ranges.empty()) {
     auto& last = ranges.back();
     const auto stride = last.rows == 1 ? run.in_whole - last.first_element : last.stride;
@@ -51,8 +52,9 @@ void add_run(std::vector<TensorRange>& ranges, const std::string& tensor, std::u
 // on.
 void add_elements(std::vector<TensorRange>& ranges, const StepMap& map, const ParamSpec& param, std::uint64_t first,
                   std::uint64_t count, std::uint64_t chunk_element) {
-  each_stored_run(param, map.tensor(), first, count,
-                  [&](const SplitRun& run) { add_run(ranges, param.name, chunk_element + (run.in_part - first), run); });
+  model::each_stored_run(param, map.tensor(), first, count, [&](const model::SplitRun& run) {
+    add_run(ranges, param.name, chunk_element + (run.in_part - first), run);
+  });
 }
 
 // The ranges of a chunk that holds `numbers` numbers, from `first` on, of a layer's packed state on this rank. A row or a
@@ -87,7 +89,7 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
   for (std::uint32_t l = 0; l < map.layers(); ++l) {
     if (!map.pipeline().holds(l)) continue;
     for (const auto kind : recipe.kinds()) {
-      if (kind == Kind::gradient) continue;
+      if (kind == ChunkKind::gradient) continue;
       const auto format = recipe.format_of(kind);
       std::uint64_t numbers = 0;  // of a packed state, in the previous chunks
       for (const auto c : map.owned(kind, l)) {
@@ -98,8 +100,8 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
                            .bytes = map.chunks()[chunk].bytes,
                            .ranges = {},
                            .label = map.describe(chunk)};
-        if (is_packed(format)) {
-          const auto here = d.bytes / bytes_of(format, 1);
+        if (rules::is_packed(format)) {
+          const auto here = d.bytes / rules::bytes_of(format, 1);
           d.ranges = packed_ranges(map, l, numbers, here);
           numbers += here;
         } else {
@@ -138,7 +140,7 @@ struct Engine::Impl {
     if (options.communicator) ranks.emplace(*options.communicator, device);
     if (options.communicator || map.data().reduces() || map.pipeline().asynchronous())
       groups.emplace(options.communicator, ranks ? &*ranks : nullptr, map.mesh(), map.rank(),
-                     members_of(map, plan.programs.all()));
+                     map::members_of(map, plan.programs.all()));
 
     options.store.capacity_bytes = plan.capacity.disk;
     options.store.generations = plan.generations;
@@ -157,23 +159,23 @@ struct Engine::Impl {
     for (auto& d : describe_state(map)) store->describe(std::move(d));
     for (std::uint32_t c = 0; c < map.chunks().size(); ++c) {
       const ChunkId chunk{c};
-      const auto kind = map.chunks()[chunk].kind == Kind::gradient ? Kind::gradient : Kind::activation;
+      const auto kind = map.chunks()[chunk].kind == ChunkKind::gradient ? ChunkKind::gradient : ChunkKind::activation;
       if (!map.committed(chunk)) store->describe({chunk, kind, "bytes", residency.bytes_of(chunk), {}, map.describe(chunk)});
     }
 
     tiers->start(
         std::move(store),
         {.trace = options.trace, .deadline = options.store.deadline, .io = options.store.io, .make_io = options.make_io});
-    executor.emplace(Executor::Parts{.device = &device,
-                                     .device_base = tiers->device_base(),
-                                     .host_base = tiers->host_base(),
-                                     .map = &map,
-                                     .walk = &walk,
-                                     .mover = &tiers->mover(),
-                                     .lanes = &tiers->lanes(),
-                                     .optimizer = options.optimizer,
-                                     .groups = groups ? &*groups : nullptr,
-                                     .trace = options.trace});
+    executor.emplace(run::Executor::Parts{.device = &device,
+                                          .device_base = tiers->device_base(),
+                                          .host_base = tiers->host_base(),
+                                          .map = &map,
+                                          .walk = &walk,
+                                          .mover = &tiers->mover(),
+                                          .lanes = &tiers->lanes(),
+                                          .optimizer = options.optimizer,
+                                          .groups = groups ? &*groups : nullptr,
+                                          .trace = options.trace});
   }
 
   // Ranks do not commit at the same moment, so a rank that died may lack the last commit of the others. Then all resume from
@@ -186,14 +188,14 @@ struct Engine::Impl {
     if (ranks->max(step) == common) return;
     if (step != common) {
       store.reset();
-      store = open_at_commit(options.store, static_cast<std::uint64_t>(common));
+      store = store::open_at_commit(options.store, static_cast<std::uint64_t>(common));
     }
     ranks->barrier();  // reopening a store takes long: it verifies everything again
   }
 
   // One rank after the other, because only one process at a time can open a store.
   void reshard_in_turn() {
-    std::vector<PlacedChunk> chunks;
+    std::vector<state::PlacedChunk> chunks;
     for (auto& d : describe_state(map)) {
       const auto format = map.options().recipe.format_of(d.kind);
       const auto place = residency.offset_on_disk(d.chunk);
@@ -202,7 +204,7 @@ struct Engine::Impl {
     store = ChunkStore::create(options.store);
     const int all = ranks ? options.communicator->size() : 1, mine = ranks ? options.communicator->rank() : 0;
     for (int turn = 0; turn < all; ++turn) {
-      if (turn == mine) reshard(options.reshard_from, chunks, *store);
+      if (turn == mine) state::reshard(options.reshard_from, chunks, *store);
       if (ranks) ranks->barrier();
     }
   }
@@ -236,8 +238,8 @@ struct Engine::Impl {
       for (const auto chunk : map.data().updated_in(action.chunk))
         for (const auto& s : map.layout().segments(action.layer, chunk)) {
           const auto& param = map.layout().param_at(action.layer, s.tensor);
-          each_stored_run(param, map.tensor(), s.tensor_element, s.elements,
-                          [&](const SplitRun& run) { weights.announce(param, run.in_whole, run.count); });
+          model::each_stored_run(param, map.tensor(), s.tensor_element, s.elements,
+                                 [&](const model::SplitRun& run) { weights.announce(param, run.in_whole, run.count); });
         }
     }
   }
@@ -245,11 +247,11 @@ struct Engine::Impl {
   Plan plan;
   Options options;
   StepMap map;
-  Belady policy;
-  Residency residency;
-  Walk walk;
-  std::optional<Agreement> ranks;  // empty if there is only one rank
-  std::optional<Groups> groups;    // empty if nothing is exchanged
+  memory::Belady policy;
+  memory::Residency residency;
+  walk::Walk walk;
+  std::optional<Agreement> ranks;      // empty if there is only one rank
+  std::optional<mesh::Groups> groups;  // empty if nothing is exchanged
   std::optional<Commit> resumed;
   struct Pending {
     UpdateStep update;
@@ -262,8 +264,8 @@ struct Engine::Impl {
   std::optional<Span> evaluated;  // when the last evaluate() computed
 
   std::unique_ptr<ChunkStore> store;  // until the tiers have it
-  std::optional<TierStack> tiers;
-  std::optional<Executor> executor;
+  std::optional<offload::TierStack> tiers;
+  std::optional<run::Executor> executor;
   Event written;                 // the end of the writes that flush() began
   std::future<void> committing;  // not valid if no commit is under way
 };
@@ -280,7 +282,7 @@ void Engine::fill(const WeightSource& weights) {
   impl_->executor->run(impl_->plan.programs.fill, {.weights = weights.read});
 }
 
-StepResult Engine::step(const StepInput& input) {
+run::StepResult Engine::step(const StepInput& input) {
   auto in = input;
   const auto& programs = impl_->plan.programs;
   const bool before_use = programs.updates_before_use;
@@ -309,7 +311,7 @@ void Engine::average() {
   if (program.actions.empty()) throw std::logic_error("Engine: average() without a plan for local SGD");
   drain();
   finish_commit();
-  WeightAverage mean(*impl_->options.communicator, *impl_->options.device, impl_->plan.map.data.sum_order());
+  run::WeightAverage mean(*impl_->options.communicator, *impl_->options.device, impl_->plan.map.data.sum_order());
   impl_->executor->run(program, {.weights = [&](const ParamSpec&, std::uint64_t, TensorView range) { mean.read(range); },
                                  .new_weights = [&](const ParamSpec&, std::uint64_t, TensorView range) { mean.write(range); }});
 }
@@ -407,6 +409,6 @@ PerTier<std::uint64_t> Engine::reserved_bytes() const {
   return now;
 }
 
-Traffic Engine::moved() const { return impl_->tiers->mover().moved(); }
+memory::Traffic Engine::moved() const { return impl_->tiers->mover().moved(); }
 
 }  // namespace terrace

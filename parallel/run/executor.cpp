@@ -5,7 +5,7 @@
 
 #include <terrace/core/device/stream_range.h>
 
-namespace terrace {
+namespace terrace::run {
 namespace {
 
 using Streams = std::array<std::unique_ptr<Stream>, kLanes>;
@@ -110,7 +110,7 @@ void Executor::move(const Move& m) {
   parts_.mover->issue(m);
 }
 
-void Executor::compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
+void Executor::compute(const Action& action, std::span<const Use> uses, const memory::Residency::Granted& granted, Lane lane,
                        std::uint64_t sequence) {
   const auto& map = *parts_.map;
   auto* base = map.places().tier_of(action) == Tier::device ? parts_.device_base : parts_.host_base;
@@ -130,7 +130,7 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
   });
 
   {
-    const StreamRange range(stream, [&] { return to_text(action); });
+    const device::StreamRange range(stream, [&] { return to_text(action); });
     compute_.enqueue(action, uses, granted.offsets, base);
   }
 
@@ -167,10 +167,10 @@ void Executor::account_stall(std::int64_t begin_ns, std::int64_t end_ns, const C
   constexpr std::int64_t kNoise = 20'000;  // waking a thread is not a stall
   if (end_ns - begin_ns < kNoise) return;
   // The cause is the lane waited for last; for a copy, also the lane that the copy itself had waited for.
-  Mover::Flight last{};
+  offload::Mover::Flight last{};
   Lane cause = Lane::compute;
   for (const Lane lane : {Lane::upload, Lane::download, Lane::read, Lane::write}) {
-    Mover::Flight flight;
+    offload::Mover::Flight flight;
     if (after[lane] != 0 && parts_.mover->find(lane, after[lane], flight) && flight.ended_ns > last.ended_ns) {
       last = flight;
       cause = lane;
@@ -196,4 +196,4 @@ void Executor::account_stall(std::int64_t begin_ns, std::int64_t end_ns, const C
   result_.stall_s[std::string(name_of(cause))] += remaining;
 }
 
-}  // namespace terrace
+}  // namespace terrace::run

@@ -26,7 +26,7 @@
 #include <terrace/parallel/walk/overlap.h>
 #include <terrace/parallel/walk/walk.h>
 
-namespace terrace {
+namespace terrace::run {
 
 struct StepResult {
   double loss_sum = 0;              // over target tokens, micro-batches folded in order
@@ -38,24 +38,24 @@ struct StepResult {
   std::vector<double> loss_sums, gradient_norms;
   double seconds = 0, compute_seconds = 0;
   std::map<std::string, double> stall_s;  // by cause
-  Communicated communicated;              // between ranks, and how much of it overlapped with computing
-  Traffic moved;                          // issued by this program
-  PeakLive live;                          // counted while the computations ran
+  walk::Communicated communicated;        // between ranks, and how much of it overlapped with computing
+  memory::Traffic moved;                  // issued by this program
+  walk::PeakLive live;                    // counted while the computations ran
 };
 
-class Executor : private Sink {
+class Executor : private walk::Sink {
  public:
   struct Parts {
     Device* device = nullptr;
     std::byte* device_base = nullptr;
     std::byte* host_base = nullptr;
     const StepMap* map = nullptr;
-    Walk* walk = nullptr;
-    Mover* mover = nullptr;
-    const Lanes* lanes = nullptr;
+    walk::Walk* walk = nullptr;
+    offload::Mover* mover = nullptr;
+    const offload::Lanes* lanes = nullptr;
     const Optimizer* optimizer = nullptr;
-    const Groups* groups = nullptr;  // null if nothing is exchanged
-    Trace* trace = nullptr;          // may be null
+    const mesh::Groups* groups = nullptr;  // null if nothing is exchanged
+    Trace* trace = nullptr;                // may be null
   };
   explicit Executor(const Parts& parts);
   ~Executor() override;
@@ -66,7 +66,7 @@ class Executor : private Sink {
 
  private:
   void move(const Move& move) override;
-  void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
+  void compute(const Action& action, std::span<const Use> uses, const memory::Residency::Granted& granted, Lane lane,
                std::uint64_t sequence) override;
   bool leaves_out(const Action& action) override;
 
@@ -78,13 +78,13 @@ class Executor : private Sink {
   const std::unique_ptr<Device> host_;                         // null if the device is the host itself
   const std::array<std::unique_ptr<Stream>, kLanes> streams_;  // [lane]
   Compute compute_;
-  LiveActivations live_;
+  walk::LiveActivations live_;
   std::mutex result_mutex_;
   StepResult result_;
-  OverlapMeter overlap_;
+  walk::OverlapMeter overlap_;
   // When the last operation of each kind ended.
   std::int64_t computed_ns_ = 0, updated_ns_ = 0, received_ns_ = 0;
   std::array<std::int64_t, kLanes> communicated_ns_{};  // [lane] of collectives
 };
 
-}  // namespace terrace
+}  // namespace terrace::run

@@ -14,7 +14,7 @@
 #include <terrace/core/base/trace.h>
 #include <terrace/core/math/typical_numbers.h>
 
-namespace terrace {
+namespace terrace::run {
 namespace {
 
 constexpr std::size_t kRounds = 5;  // at least, unless they take too long
@@ -48,7 +48,7 @@ struct Sample {
 };
 
 // The distinct actions of the program within the limits, each with places for its chunks, packed.
-std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program& program, const ProfileCosts& costs,
+std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program& program, const walk::ProfileCosts& costs,
                                                const MeasureLimits& limits) {
   std::map<std::string, Sample> samples;
   std::set<std::string> seen;
@@ -107,7 +107,7 @@ class Uploads {
     for (const auto& [key, s] : samples)
       for (const auto& use : s.uses) largest_bytes = std::max(largest_bytes, part_of(use));
     source_ = host_memory.allocate(round_up(largest_bytes, kPageBytes));
-    fill_with_typical_numbers(device, {source_.data(), source_.bytes()});
+    math::fill_with_typical_numbers(device, {source_.data(), source_.bytes()});
   }
   void run(const Sample& s, std::byte* base) {
     if (share_ == 0) return;
@@ -136,8 +136,8 @@ double typical(std::vector<double> values) {
 
 }  // namespace
 
-void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& program, Device& device, const Optimizer& optimizer,
-                   const StepInput& input, const MeasureLimits& limits) {
+void measure_costs(walk::ProfileCosts& costs, const StepMap& map, const Program& program, Device& device,
+                   const Optimizer& optimizer, const StepInput& input, const MeasureLimits& limits) {
   auto samples = distinct_actions(map, program, costs, limits);
   if (samples.empty()) return;
   std::map<Lane, std::uint64_t> arena_bytes;
@@ -155,7 +155,7 @@ void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& progr
   std::array<Stream*, kLanes> streams{};
   streams[index(Lane::compute)] = stream.get();
   streams[index(Lane::update)] = host_stream.get();
-  for (const auto& [lane, arena] : arenas) fill_with_typical_numbers(device, {arena.data(), arena.bytes()});
+  for (const auto& [lane, arena] : arenas) math::fill_with_typical_numbers(device, {arena.data(), arena.bytes()});
   Uploads uploads(device, *host_memory, map, samples, uploaded_share(map, program, limits.upload_bytes));
   Compute compute({.device = &device, .streams = streams, .map = &map, .optimizer = &optimizer});
   compute.begin(input);
@@ -185,4 +185,4 @@ void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& progr
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::run

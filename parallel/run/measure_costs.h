@@ -13,7 +13,7 @@
 #include <terrace/parallel/run/compute.h>
 #include <terrace/parallel/walk/simulator.h>
 
-namespace terrace {
+namespace terrace::run {
 
 struct MeasureLimits {
   // The actions are spread over this memory, as over a device budget, so that caches help no more than in a step.
@@ -26,7 +26,7 @@ struct MeasureLimits {
 };
 
 // Sets the cost of every action of `program` in `costs`. `input` contains the tokens that layers read.
-void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& program, Device& device, const Optimizer& optimizer,
-                   const StepInput& input, const MeasureLimits& limits = {});
+void measure_costs(walk::ProfileCosts& costs, const StepMap& map, const Program& program, Device& device,
+                   const Optimizer& optimizer, const StepInput& input, const MeasureLimits& limits = {});
 
-}  // namespace terrace
+}  // namespace terrace::run

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <span>
 
-namespace terrace {
+namespace terrace::run {
 namespace {
 
 template <class Number>
@@ -13,7 +13,7 @@ std::span<Number> numbers_in(std::span<std::byte> bytes) {
 
 }  // namespace
 
-WeightAverage::WeightAverage(Communicator& ranks, Device& host, SumOrder order)
+WeightAverage::WeightAverage(Communicator& ranks, Device& host, comm::SumOrder order)
     : ranks_(ranks), order_(order), stream_(host.make_stream("average")) {}
 
 void WeightAverage::read(const TensorView& weights) {
@@ -47,7 +47,7 @@ void WeightAverage::write(const TensorView& weights) {
 }
 
 void WeightAverage::average() {
-  auto sum = Reduction::sum(dtype_);
+  auto sum = comm::Reduction::sum(dtype_);
   sum.order = order_;
   ranks_.all_reduce(*stream_, sum, numbers_, numbers_);
   stream_->synchronize();
@@ -60,4 +60,4 @@ void WeightAverage::divide() {
   for (auto& number : numbers_in<Wide>(numbers_)) number /= static_cast<Wide>(ranks_.size());
 }
 
-}  // namespace terrace
+}  // namespace terrace::run

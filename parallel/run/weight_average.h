@@ -17,11 +17,11 @@
 #include <terrace/core/math/tensor.h>
 #include <terrace/parallel/comm/communicator.h>
 
-namespace terrace {
+namespace terrace::run {
 
 class WeightAverage {
  public:
-  WeightAverage(Communicator& ranks, Device& host, SumOrder order);
+  WeightAverage(Communicator& ranks, Device& host, comm::SumOrder order);
   void read(const TensorView& weights);   // called by visit, in ascending order
   void write(const TensorView& weights);  // called by fill, in the same order
 
@@ -31,7 +31,7 @@ class WeightAverage {
   void average();
 
   Communicator& ranks_;
-  const SumOrder order_;
+  const comm::SumOrder order_;
   const std::unique_ptr<Stream> stream_;
   std::vector<std::byte> numbers_;
   DType dtype_ = DType::fp32;
@@ -39,4 +39,4 @@ class WeightAverage {
   bool averaged_ = false;
 };
 
-}  // namespace terrace
+}  // namespace terrace::run

@@ -9,7 +9,7 @@
 #include <terrace/core/base/units.h>
 #include <terrace/offload/store/common_commit.h>
 
-namespace terrace {
+namespace terrace::state {
 namespace {
 
 constexpr std::size_t kMostHeld = 8;
@@ -22,17 +22,17 @@ std::vector<std::unique_ptr<ChunkStore>> open_those_there(std::span<const ChunkS
   std::vector<ChunkStore::Options> there;
   for (const auto& options : ranks)
     ChunkStore::has_commit(options) ? there.push_back(options) : missing.push_back(name_of(options));
-  return open_at_common_commit(there).stores;
+  return store::open_at_common_commit(there).stores;
 }
 
 // An array of a format consists of planes, one after the other. In this plane, each `elements` elements take `bytes` bytes.
 struct Plane {
   std::uint64_t elements = 1, bytes = 0;
 };
-std::vector<Plane> planes_of(Format format) {
-  if (!is_dynamic8(format)) return {{1, bytes_of(format, 1)}};
+std::vector<Plane> planes_of(rules::Format format) {
+  if (!rules::is_dynamic8(format)) return {{1, rules::bytes_of(format, 1)}};
   const std::uint64_t block = 256;  // one plane of codes, then one with a scale for each block
-  return {{block, block}, {block, bytes_of(format, block) - block}};
+  return {{block, block}, {block, rules::bytes_of(format, block) - block}};
 }
 
 std::uint64_t chunk_elements_of(const ChunkStore& store) {
@@ -53,8 +53,8 @@ void demand_same(const ChunkDescription& chunk, const ChunkDescription& there) {
 }  // namespace
 
 std::optional<std::uint64_t> elements_of(const ChunkDescription& chunk) {
-  for (const auto format : {Format::fp32, Format::bf16, Format::fp64})
-    if (chunk.dtype == name_of(format)) return chunk.bytes / bytes_of(format, 1);
+  for (const auto format : {rules::Format::fp32, rules::Format::bf16, rules::Format::fp64})
+    if (chunk.dtype == name_of(format)) return chunk.bytes / rules::bytes_of(format, 1);
   return {};
 }
 
@@ -77,17 +77,18 @@ CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks)
                 ErrorKind::corrupt);
 }
 
-bool CommittedState::knows(Kind kind) const {
+bool CommittedState::knows(ChunkKind kind) const {
   return std::ranges::any_of(chunks_, [&](const Chunk& c) { return c.stored.description.kind == kind; });
 }
 
-bool CommittedState::has_ranges(Kind kind) const {
+bool CommittedState::has_ranges(ChunkKind kind) const {
   return std::ranges::any_of(parts_, [&](const auto& parts) { return parts.first.first == kind; });
 }
 
-void CommittedState::read(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to) {
+void CommittedState::read(const ChunkDescription& chunk, rules::Format format, std::uint64_t chunk_elements,
+                          std::span<std::byte> to) {
   std::ranges::fill(to, std::byte{0});  // elements outside all tensors
-  if (is_packed(format) && !chunk.ranges.empty() && !has_ranges(chunk.kind))
+  if (rules::is_packed(format) && !chunk.ranges.empty() && !has_ranges(chunk.kind))
     throw Error(
         fmt::format(
             "the run cannot be resharded: an earlier version wrote its stores, which do not tell what the numbers of {} "
@@ -97,7 +98,7 @@ void CommittedState::read(const ChunkDescription& chunk, Format format, std::uin
   read_ranges(chunk, format, chunk_elements, to);
 }
 
-void CommittedState::read_ranges(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements,
+void CommittedState::read_ranges(const ChunkDescription& chunk, rules::Format format, std::uint64_t chunk_elements,
                                  std::span<std::byte> to) {
   for (const auto& range : chunk.ranges)
     for (std::uint64_t done = 0; done < range.elements * range.rows;) {
@@ -109,12 +110,12 @@ void CommittedState::read_ranges(const ChunkDescription& chunk, Format format, s
     }
 }
 
-void CommittedState::read(const ParamSpec& param, std::uint64_t first_element, const TensorView& range, Kind kind) {
+void CommittedState::read(const ParamSpec& param, std::uint64_t first_element, const TensorView& range, ChunkKind kind) {
   const auto elements = static_cast<std::uint64_t>(range.elements());
-  const auto format = format_of(range.dtype);
+  const auto format = rules::format_of(range.dtype);
   read_ranges({.chunk = {},
                .kind = kind,
-               .dtype = std::string(terrace::name_of(format)),
+               .dtype = std::string(rules::name_of(format)),
                .bytes = range.bytes(),
                .ranges = {{param.name, first_element, elements, 0}},
                .label = param.name},
@@ -122,7 +123,7 @@ void CommittedState::read(const ParamSpec& param, std::uint64_t first_element, c
 }
 
 void CommittedState::announce(std::span<const Tensor> tensors) {
-  std::vector<ChunkReadAhead::Chunk> order;
+  std::vector<store::ChunkReadAhead::Chunk> order;
   std::vector<std::size_t> held;  // simulates held_ of load()
   for (const auto& [kind, tensor, elements] : tensors)
     for (std::uint64_t done = 0; done < elements;) {
@@ -137,7 +138,7 @@ void CommittedState::announce(std::span<const Tensor> tensors) {
       const auto& [store, stored] = chunks_[place.chunk];
       order.push_back({stores_[store].get(), &stored});
     }
-  ahead_ = std::make_unique<ChunkReadAhead>(std::move(order), io_);
+  ahead_ = std::make_unique<store::ChunkReadAhead>(std::move(order), io_);
 }
 
 void CommittedState::refuse_absent(const std::string& what) const {
@@ -158,7 +159,7 @@ std::optional<CommittedState::Place> CommittedState::place_in(const Part& part, 
   return Place{part.chunk, r.chunk_element + row * r.elements + in_row, r.elements - in_row};
 }
 
-CommittedState::Place CommittedState::place_of(Kind kind, const std::string& tensor, std::uint64_t element) {
+CommittedState::Place CommittedState::place_of(ChunkKind kind, const std::string& tensor, std::uint64_t element) {
   if (const auto parts = parts_.find({kind, tensor}); parts != parts_.end()) {
     auto& [all, last] = parts->second;
     if (const auto place = place_in(all[last], element)) return *place;
@@ -171,8 +172,9 @@ CommittedState::Place CommittedState::place_of(Kind kind, const std::string& ten
 
 // If elements share a scale, whole blocks are copied. The rest of a copied block is right too, because tensors have the same
 // neighbours in every layout.
-void CommittedState::copy(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to,
-                          std::uint64_t to_element, std::size_t from, std::uint64_t from_element, std::uint64_t elements) {
+void CommittedState::copy(const ChunkDescription& chunk, rules::Format format, std::uint64_t chunk_elements,
+                          std::span<std::byte> to, std::uint64_t to_element, std::size_t from, std::uint64_t from_element,
+                          std::uint64_t elements) {
   const auto& there = chunks_[from];
   demand_same(chunk, there.stored.description);
   const auto bytes = load(from);
@@ -214,4 +216,4 @@ std::span<const std::byte> CommittedState::load(std::size_t chunk) {
   return held_.front().buffer.of(size);
 }
 
-}  // namespace terrace
+}  // namespace terrace::state

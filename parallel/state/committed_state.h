@@ -27,7 +27,7 @@
 #include <terrace/optimizers/formats/format.h>
 #include <terrace/parallel/model/layer.h>
 
-namespace terrace {
+namespace terrace::state {
 
 // The number of elements in a chunk; empty if the bytes do not determine it. (Chunks of fp32, bf16 or fp64 fill whole pages
 // exactly; the bytes of 8-bit numbers are rounded up.)
@@ -38,16 +38,17 @@ class CommittedState {
   explicit CommittedState(std::span<const ChunkStore::Options> ranks);  // of all ranks; some stores may be missing
 
   [[nodiscard]] Commit commit() const { return *stores_.front()->last_commit(); }
-  [[nodiscard]] bool knows(Kind kind) const;  // false for optimizer states before their first update
+  [[nodiscard]] bool knows(ChunkKind kind) const;  // false for optimizer states before their first update
 
   // Reads a chunk of another layout, with `chunk_elements` elements; elements outside all tensors are zero. Refuses packed
   // optimizer state if an old version wrote the stores without its ranges.
-  void read(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to);
+  void read(const ChunkDescription& chunk, rules::Format format, std::uint64_t chunk_elements, std::span<std::byte> to);
   // Reads weights or master weights in the dtype in which they are stored (a WeightRange).
-  void read(const ParamSpec& param, std::uint64_t first_element, const TensorView& range, Kind kind = Kind::parameter);
+  void read(const ParamSpec& param, std::uint64_t first_element, const TensorView& range,
+            ChunkKind kind = ChunkKind::parameter);
   // Tensors that will be read next, whole and in this order: their chunks are read ahead.
   struct Tensor {
-    Kind kind = Kind::parameter;
+    ChunkKind kind = ChunkKind::parameter;
     std::string name;
     std::uint64_t elements = 0;
   };
@@ -69,11 +70,11 @@ class CommittedState {
   };
 
   [[noreturn]] void refuse_absent(const std::string& what) const;
-  [[nodiscard]] bool has_ranges(Kind kind) const;
+  [[nodiscard]] bool has_ranges(ChunkKind kind) const;
   [[nodiscard]] static std::optional<Place> place_in(const Part& part, std::uint64_t element);
-  [[nodiscard]] Place place_of(Kind kind, const std::string& tensor, std::uint64_t element);
-  void read_ranges(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to);
-  void copy(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to,
+  [[nodiscard]] Place place_of(ChunkKind kind, const std::string& tensor, std::uint64_t element);
+  void read_ranges(const ChunkDescription& chunk, rules::Format format, std::uint64_t chunk_elements, std::span<std::byte> to);
+  void copy(const ChunkDescription& chunk, rules::Format format, std::uint64_t chunk_elements, std::span<std::byte> to,
             std::uint64_t to_element, std::size_t from, std::uint64_t from_element, std::uint64_t elements);
   std::span<const std::byte> load(std::size_t chunk);
 
@@ -86,15 +87,15 @@ class CommittedState {
     std::vector<Part> all;  // in the order of the stores
     std::size_t last = 0;   // index of the part read last: the next element is usually there, too
   };
-  std::map<std::pair<Kind, std::string>, Parts> parts_;
+  std::map<std::pair<ChunkKind, std::string>, Parts> parts_;
   // The chunks that were used last, the newest in front.
   struct Held {
     std::size_t chunk = 0;
-    PageBuffer buffer;
+    io::PageBuffer buffer;
   };
   std::vector<Held> held_;
   std::size_t most_held_ = 1;
-  std::unique_ptr<ChunkReadAhead> ahead_;  // null: nothing is announced
+  std::unique_ptr<store::ChunkReadAhead> ahead_;  // null: nothing is announced
 };
 
-}  // namespace terrace
+}  // namespace terrace::state

@@ -11,11 +11,11 @@
 #include <terrace/offload/store/chunk_store.h>
 #include <terrace/optimizers/formats/format.h>
 
-namespace terrace {
+namespace terrace::state {
 
 struct PlacedChunk {
   ChunkDescription description;
-  Format format = Format::fp32;
+  rules::Format format = rules::Format::fp32;
   std::uint64_t place_offset = 0;  // in the flat space
 };
 
@@ -23,4 +23,4 @@ struct PlacedChunk {
 // missing.
 void reshard(std::span<const ChunkStore::Options> from, std::span<const PlacedChunk> chunks, ChunkStore& to);
 
-}  // namespace terrace
+}  // namespace terrace::state

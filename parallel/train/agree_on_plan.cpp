@@ -21,7 +21,7 @@ std::uint64_t least(Agreement& ranks, std::uint64_t mine) {  // kUnlimited stays
 }  // namespace
 
 void agree(Agreement& ranks, PlanRequest& request, MachineProfile& profile) {
-  for (double* const rate : rates_of(profile)) *rate = ranks.each(*rate).front();
+  for (double* const rate : profile::rates_of(profile)) *rate = ranks.each(*rate).front();
   if (const auto& machines = ranks.communicator().machines(); machines.count() > 1)
     profile.links.ranks_per_node = static_cast<std::uint32_t>(machines.size(0));
   request.budget.device = least(ranks, request.budget.device);

@@ -23,13 +23,13 @@ bool BatchReader::operator()(Split split, std::span<const std::uint64_t> sequenc
   if (has_documents()) {
     std::vector<std::int32_t> numbers(tokens.size());
     number_(split, sequences, tokens, numbers);
-    end_targets(numbers, whole(), targets);
-    mark_padding(numbers, whole(), targets);
+    train::end_targets(numbers, whole(), targets);
+    train::mark_padding(numbers, whole(), targets);
     to.document_begins.resize(tokens.size());
-    find_begins(numbers, whole(), to.document_begins);
+    train::find_begins(numbers, whole(), to.document_begins);
   }
   to.counted = count(targets, 0);
-  to.real = count(targets, kNoTarget);
+  to.real = count(targets, math::kNoTarget);
   if (sliced) {
     slice(tokens, to.tokens);
     slice(targets, to.targets);

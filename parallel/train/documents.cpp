@@ -4,7 +4,7 @@
 
 #include <terrace/core/math/targets.h>
 
-namespace terrace {
+namespace terrace::train {
 namespace {
 
 void demand_sizes(std::size_t numbers, std::size_t positions, std::size_t others) {
@@ -24,12 +24,12 @@ void number_documents(std::span<const std::int32_t> tokens, std::size_t position
 void end_targets(std::span<const std::int32_t> numbers, std::size_t positions, std::span<std::int32_t> targets) {
   demand_sizes(numbers.size(), positions, targets.size());
   for (std::size_t i = 1; i < numbers.size(); ++i)
-    if (i % positions != 0 && numbers[i] != numbers[i - 1]) targets[i - 1] = kNoTarget;
+    if (i % positions != 0 && numbers[i] != numbers[i - 1]) targets[i - 1] = math::kNoTarget;
 }
 
 void end_targets_at(std::span<const std::int32_t> tokens, std::int32_t separator, std::span<std::int32_t> targets) {
   for (std::size_t i = 0; i < tokens.size(); ++i)
-    if (tokens[i] == separator) targets[i] = kNoTarget;
+    if (tokens[i] == separator) targets[i] = math::kNoTarget;
 }
 
 void mark_padding(std::span<const std::int32_t> numbers, std::size_t positions, std::span<std::int32_t> targets) {
@@ -41,7 +41,7 @@ void mark_padding(std::span<const std::int32_t> numbers, std::size_t positions, 
     if (ends_document) depends = false;
     depends = depends || targets[i] >= 0;
     const bool is_target = !begins_document && targets[i - 1] >= 0;  // the previous position has this one as its target
-    if (!depends && !is_target) targets[i] = kPadding;
+    if (!depends && !is_target) targets[i] = math::kPadding;
   }
 }
 
@@ -53,4 +53,4 @@ void find_begins(std::span<const std::int32_t> numbers, std::size_t positions, s
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::train

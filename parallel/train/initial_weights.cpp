@@ -16,24 +16,24 @@ struct Draw {
   double std;
 
   void fill(std::span<float> out) const {
-    fill_normal(out.data(), static_cast<std::int64_t>(out.size()), seed, stream, first, std);
+    math::fill_normal(out.data(), static_cast<std::int64_t>(out.size()), seed, stream, first, std);
   }
   // Rounds blocks of numbers: fourteen times as fast as drawing and rounding one by one.
   void fill(std::span<bf16> out) const {
     std::array<float, 4096> exact;
     for (std::size_t i = 0; i < out.size(); i += exact.size()) {
       const auto n = std::min(exact.size(), out.size() - i);
-      fill_normal(exact.data(), static_cast<std::int64_t>(n), seed, stream, first + i, std);
+      math::fill_normal(exact.data(), static_cast<std::int64_t>(n), seed, stream, first + i, std);
       std::transform(exact.data(), exact.data() + n, out.data() + i, [](float x) { return bf16(x); });
     }
   }
   template <class T>
   void fill_uniform(std::span<T> out) const {  // in [-std, std)
     for (std::size_t i = 0; i < out.size(); ++i)
-      out[i] = T(static_cast<float>(std * (2 * random_uniform(seed, stream, first + i) - 1)));
+      out[i] = T(static_cast<float>(std * (2 * math::random_uniform(seed, stream, first + i) - 1)));
   }
   void fill(std::span<double> out) const {
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = std * random_normal(seed, stream, first + i);
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = std * math::random_normal(seed, stream, first + i);
   }
 };
 
@@ -51,7 +51,7 @@ void initialise(std::span<T> out, InitKind kind, const Draw& draw) {
 
 WeightRange random_weights(std::uint64_t seed) {
   return [seed](const ParamSpec& param, std::uint64_t first, TensorView range) {
-    const Draw draw{seed, stream_of(param.name.c_str()), first, param.init.std};
+    const Draw draw{seed, math::stream_of(param.name.c_str()), first, param.init.std};
     const auto n = static_cast<std::size_t>(range.elements());
     switch (range.dtype) {
       case DType::fp32: return initialise(std::span(range.as<float>(), n), param.init.kind, draw);

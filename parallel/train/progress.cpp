@@ -6,7 +6,7 @@
 
 #include <terrace/core/base/json_text.h>
 
-namespace terrace {
+namespace terrace::train {
 
 std::string to_text(const Progress& progress) {
   nlohmann::json j{{"skipped_steps", progress.skipped_steps}};
@@ -17,7 +17,7 @@ std::string to_text(const Progress& progress) {
 }
 
 Progress parse_progress(const std::string& text) try {
-  const auto j = parse_json(text);
+  const auto j = base::parse_json(text);
   Progress progress;
   progress.skipped_steps = j.value("skipped_steps", std::uint64_t{0});
   if (const auto peak = j.find("peak_bytes"); peak != j.end())
@@ -31,4 +31,4 @@ Progress parse_progress(const std::string& text) try {
               ErrorKind::corrupt);
 }
 
-}  // namespace terrace
+}  // namespace terrace::train

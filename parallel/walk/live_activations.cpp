@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace terrace {
+namespace terrace::walk {
 
 LiveActivations::LiveActivations(const StepMap& map) : map_(map) {
   const auto& pipeline = map.pipeline();
@@ -47,4 +47,4 @@ void LiveActivations::end(const Action& a) {
   if (left != 0 && --left == 0) --now_.activations;
 }
 
-}  // namespace terrace
+}  // namespace terrace::walk

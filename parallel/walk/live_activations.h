@@ -10,7 +10,7 @@
 
 #include <terrace/parallel/map/step_map.h>
 
-namespace terrace {
+namespace terrace::walk {
 
 struct PeakLive {
   std::uint32_t activations = 0;  // one for each stage and micro-batch
@@ -37,4 +37,4 @@ class LiveActivations {
   PeakLive now_, peak_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::walk

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace terrace {
+namespace terrace::walk {
 
 void OverlapMeter::add(Lane lane, double begin_s, double end_s) {
   if (lane == Lane::compute || lane == Lane::update) computing_.push_back({begin_s, end_s});
@@ -36,4 +36,4 @@ Communicated OverlapMeter::take() {
   return out;
 }
 
-}  // namespace terrace
+}  // namespace terrace::walk

@@ -11,7 +11,7 @@
 
 #include <terrace/memory/tier.h>
 
-namespace terrace {
+namespace terrace::walk {
 
 struct Communicated {
   double seconds = 0;   // in which a collective ran
@@ -33,4 +33,4 @@ class OverlapMeter {
   std::vector<Interval> computing_, communicating_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::walk

@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-namespace terrace {
+namespace terrace::walk {
 
 double ProfileCosts::seconds(const Action& a) const {
   if (const auto at = measured_.find(key(a)); at != measured_.end()) return at->second;
@@ -12,11 +12,11 @@ double ProfileCosts::seconds(const Action& a) const {
   const auto bytes_used = [&](bool of_parameters_only = false) {
     std::uint64_t bytes = 0;
     for (const auto& use : map.uses(a))
-      if (const auto& chunk = map.chunks()[use.chunk]; !of_parameters_only || is_of_parameters(chunk.role))
+      if (const auto& chunk = map.chunks()[use.chunk]; !of_parameters_only || map::is_of_parameters(chunk.role))
         bytes += chunk.bytes * (use.access == Access::update ? 2 : 1);
     return static_cast<double>(bytes);
   };
-  if (has_phases(a.op) && map.phases().exchanges(a)) return seconds_of(exchanges_of(map, a));
+  if (has_phases(a.op) && map.phases().exchanges(a)) return seconds_of(map::exchanges_of(map, a));
   const bool on_device = profile_.separate_device() && map.places().tier_of(a) == Tier::device;
   const double stream = on_device ? profile_.device_stream : profile_.memory_stream;
   switch (a.op) {
@@ -28,13 +28,13 @@ double ProfileCosts::seconds(const Action& a) const {
     case Op::norm: return bytes_used() / stream;
     case Op::send:
     case Op::receive:
-      return seconds_of_message(links(), map.mesh().stride(Axis::pp), map.pipeline().rank, a.peer,
-                                static_cast<std::uint64_t>(bytes_used()));
+      return map::seconds_of_message(links(), map.mesh().stride(Axis::pp), map.pipeline().rank, a.peer,
+                                     static_cast<std::uint64_t>(bytes_used()));
     case Op::gather:
     case Op::exchange:
     case Op::reduce:
     case Op::verdict:
-    case Op::unify: return seconds_of(exchanges_of(map, a));
+    case Op::unify: return seconds_of(map::exchanges_of(map, a));
     case Op::release:
     case Op::prefetch: return 0;
     default: break;
@@ -50,16 +50,16 @@ double ProfileCosts::seconds(const Action& a) const {
 
 // Without measured links, ranks exchange through one machine's memory, even if `ranks-per-machine` makes them count as several
 // machines.
-Links ProfileCosts::links() const {
+machine::Links ProfileCosts::links() const {
   auto links = profile_.links;
   if (links.within == 0) links.within = profile_.memory_copy;
   if (links.between == 0) links.between = links.within * links.ranks_per_node;
   return links;
 }
 
-double ProfileCosts::seconds_of(const std::vector<Exchange>& exchanges) const {
+double ProfileCosts::seconds_of(const std::vector<map::Exchange>& exchanges) const {
   double seconds = 0;
-  for (const auto& exchange : exchanges) seconds += terrace::seconds_of(links(), exchange);
+  for (const auto& exchange : exchanges) seconds += terrace::map::seconds_of(links(), exchange);
   return seconds;
 }
 
@@ -167,7 +167,7 @@ double Simulator::ends(Lane self, double start, double seconds) {
   return now;
 }
 
-void Simulator::compute(const Action& action, std::span<const Use>, const Residency::Granted& granted, Lane lane,
+void Simulator::compute(const Action& action, std::span<const Use>, const memory::Residency::Granted& granted, Lane lane,
                         std::uint64_t) {
   auto& queue = done_[index(lane)];
   Done d;
@@ -267,4 +267,4 @@ double Simulator::finish_writes() {
   return end - std::exchange(step_begin_, end);
 }
 
-}  // namespace terrace
+}  // namespace terrace::walk

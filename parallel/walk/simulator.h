@@ -26,7 +26,7 @@
 #include <terrace/parallel/walk/overlap.h>
 #include <terrace/parallel/walk/walk.h>
 
-namespace terrace {
+namespace terrace::walk {
 
 // Seconds of one action on its lane, when nothing else runs.
 class CostModel {
@@ -41,15 +41,17 @@ class ProfileCosts : public CostModel {
  public:
   ProfileCosts(const StepMap& map, const MachineProfile& profile) : map_(map), profile_(profile) {}
   [[nodiscard]] double seconds(const Action& action) const override;
-  [[nodiscard]] double seconds_of_results(const Program& step) const override { return seconds_of(results_of(map_, step)); }
-  [[nodiscard]] double seconds_of_average() const override { return seconds_of(average_of(map_)); }
+  [[nodiscard]] double seconds_of_results(const Program& step) const override {
+    return seconds_of(map::results_of(map_, step));
+  }
+  [[nodiscard]] double seconds_of_average() const override { return seconds_of(map::average_of(map_)); }
   // A measured cost replaces the estimate for all actions of the same operation, layer and phase, separately for the first
   // micro-batch and the later ones.
   void set(const Action& action, double seconds) { measured_[key(action)] = seconds; }
 
  private:
-  [[nodiscard]] Links links() const;
-  [[nodiscard]] double seconds_of(const std::vector<Exchange>& exchanges) const;
+  [[nodiscard]] machine::Links links() const;
+  [[nodiscard]] double seconds_of(const std::vector<map::Exchange>& exchanges) const;
   const StepMap& map_;
   const MachineProfile& profile_;
   // The first micro-batch writes gradients, later ones add to them.
@@ -76,7 +78,7 @@ class Simulator : public Sink {
             std::function<std::string(ChunkId)> label = {})
       : costs_(costs), profile_(profile), trace_(trace), label_(std::move(label)) {}
   void move(const Move& move) override;
-  void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
+  void compute(const Action& action, std::span<const Use> uses, const memory::Residency::Granted& granted, Lane lane,
                std::uint64_t sequence) override;
   [[nodiscard]] double step_began() const { return step_begin_; }  // on the simulated clock, seconds
   [[nodiscard]] double computed() const;                           // the time at which all actions so far have ended
@@ -123,4 +125,4 @@ class Simulator : public Sink {
   OverlapMeter overlap_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::walk

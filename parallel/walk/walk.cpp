@@ -4,7 +4,7 @@
 
 #include <terrace/core/base/units.h>
 
-namespace terrace {
+namespace terrace::walk {
 namespace {
 
 // Limits for bytes of kept fills: several times what a disk needs under way for its full rate, and 1/kShareOfFilled of a small
@@ -31,7 +31,7 @@ void Walk::find_uses(const Program& program) {
   first_use_.assign(1, 0);
   dead_.clear();
   first_dead_.assign(1, 0);
-  std::vector<Belady::UseAt> all;
+  std::vector<memory::Belady::UseAt> all;
   for (std::uint64_t i = 0; i < program.actions.size(); ++i) {
     const auto& action = program.actions[i];
     const auto tier = map_.places().tier_of(action);
@@ -144,7 +144,8 @@ void Walk::compute(std::uint64_t at, const Action& action, Sink& sink) {
 // Optimizer states before their first update, and a cache before its first position, have no content: they are overwritten.
 std::span<const Use> Walk::let_empty_begin(const Action& action, std::span<const Use> uses) {
   const auto begins_empty = [&](const Use& use) {
-    return use.access == Access::update && (action.op == Op::decode || is_optimizer_state(residency_.kind_of(use.chunk))) &&
+    return use.access == Access::update &&
+           (action.op == Op::decode || rules::is_optimizer_state(residency_.kind_of(use.chunk))) &&
            !residency_.has_content(use.chunk);
   };
   if (std::ranges::none_of(uses, begins_empty)) return uses;
@@ -163,17 +164,17 @@ void Walk::forget_prefetches(std::uint64_t at, std::span<const Use> uses, Tier t
   std::erase_if(contents_, taken);
 }
 
-Residency::Granted Walk::acquire(const Action& action, std::span<const Use> uses, Tier tier, Lane lane, Sink& sink) {
+memory::Residency::Granted Walk::acquire(const Action& action, std::span<const Use> uses, Tier tier, Lane lane, Sink& sink) {
   // Moves that make room for a message do not wait for the previous message, which another rank may send much later.
   const auto place_lane = is_message(lane) ? map_.places().lane_of(tier) : lane;
   // Writes that make room for a fill begin as soon as their own chunks are filled, so that several run at once.
   const auto not_before = action.op == Op::fill ? Clock{} : now(place_lane);
   moves_.clear();
-  Residency::Granted granted;
+  memory::Residency::Granted granted;
   try {
     granted = residency_.acquire(uses, tier, not_before, moves_);
-  } catch (const DoesNotFit& e) {
-    if (filled_.empty()) throw DoesNotFit(e.tier, e.missing_bytes, to_text(action) + ": " + e.what());
+  } catch (const memory::DoesNotFit& e) {
+    if (filled_.empty()) throw memory::DoesNotFit(e.tier, e.missing_bytes, to_text(action) + ": " + e.what());
     for (const auto& move : moves_) sink.move(move);
     release_filled(0);
     return acquire(action, uses, tier, lane, sink);
@@ -207,8 +208,8 @@ void Walk::flush(Sink& sink) {
 
 void Walk::drop_gradients() {
   for (std::uint32_t i = 0; i < map_.chunks().size(); ++i)
-    if (const ChunkId chunk{i}; map_.chunks()[chunk].kind == Kind::gradient && residency_.has_content(chunk))
+    if (const ChunkId chunk{i}; map_.chunks()[chunk].kind == ChunkKind::gradient && residency_.has_content(chunk))
       residency_.drop(chunk);
 }
 
-}  // namespace terrace
+}  // namespace terrace::walk

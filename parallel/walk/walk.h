@@ -17,14 +17,14 @@
 #include <terrace/parallel/map/step_map.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace {
+namespace terrace::walk {
 
 class Sink {
  public:
   virtual ~Sink() = default;
   virtual void move(const Move& move) = 0;
   // Runs the action as operation `sequence` of `lane`; use i lies at granted.offsets[i].
-  virtual void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
+  virtual void compute(const Action& action, std::span<const Use> uses, const memory::Residency::Granted& granted, Lane lane,
                        std::uint64_t sequence) = 0;
   // For an action with an optional phase: true if the sink knows that it would do nothing. The walk then requests nothing for
   // it.
@@ -33,7 +33,8 @@ class Sink {
 
 class Walk {
  public:
-  Walk(const StepMap& map, Residency& residency, Belady& policy) : map_(map), residency_(residency), policy_(policy) {}
+  Walk(const StepMap& map, memory::Residency& residency, memory::Belady& policy)
+      : map_(map), residency_(residency), policy_(policy) {}
 
   // The first update overwrites moments that have no content yet instead of reading them. A program that runs several times in
   // a row must be the same unchanged object, because its actions' uses are found only once.
@@ -53,12 +54,12 @@ class Walk {
   // Steps of compute(): let uses begin without content, forget unneeded prefetches, request the uses, drop dead chunks.
   std::span<const Use> let_empty_begin(const Action& action, std::span<const Use> uses);
   void forget_prefetches(std::uint64_t at, std::span<const Use> uses, Tier tier);
-  Residency::Granted acquire(const Action& action, std::span<const Use> uses, Tier tier, Lane lane, Sink& sink);
+  memory::Residency::Granted acquire(const Action& action, std::span<const Use> uses, Tier tier, Lane lane, Sink& sink);
   void drop_dead(std::uint64_t at);
 
   const StepMap& map_;
-  Residency& residency_;
-  Belady& policy_;
+  memory::Residency& residency_;
+  memory::Belady& policy_;
   // Moves wait until the lane's current action starts, so the prefetch depth is a distance in time.
   [[nodiscard]] Clock now(Lane lane) const { return Clock::after(lane, sequence_[index(lane)]); }
 
@@ -103,4 +104,4 @@ class Walk {
   std::vector<Use> begun_;  // an action's uses, changed by let_empty_begin()
 };
 
-}  // namespace terrace
+}  // namespace terrace::walk

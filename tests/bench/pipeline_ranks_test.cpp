@@ -64,8 +64,9 @@ TEST_P(PipelineRanks, ComputeTheirTasksInOrderAndAsSimulated) {
   const auto all = run_ranks(model, run);
   std::vector<Plan> plans;
   for (const auto& rank : all) plans.push_back(rank.plan);
-  const auto times = simulate_ranks(plans, model, [&](const StepMap&) { return std::make_unique<PacedCosts>(stages, costs); },
-                                    run.profile, {.steps = 3, .traces = &simulated});
+  const auto times =
+      planning::simulate_ranks(plans, model, [&](const StepMap&) { return std::make_unique<PacedCosts>(stages, costs); },
+                               run.profile, {.steps = 3, .traces = &simulated});
   // Activation memory is reused in program order, so a message may wait for a task that the schedule alone does not make it
   // wait for.
   const auto alone = pipeline::simulate(p.schedule, costs);

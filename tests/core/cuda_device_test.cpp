@@ -21,7 +21,7 @@ namespace {
 using Call = FakeCuda::Call;
 using testing::HasSubstr;
 
-constexpr CudaPieces kSmallPieces{.copy_bytes = 64 * kKiB, .register_bytes = kMiB, .progress_bytes = 4 * kMiB};
+constexpr cuda::CudaPieces kSmallPieces{.copy_bytes = 64 * kKiB, .register_bytes = kMiB, .progress_bytes = 4 * kMiB};
 
 class CudaDeviceCalls : public testing::Test {
  protected:
@@ -112,7 +112,7 @@ TEST_F(CudaDeviceCalls, ItsNotesAndWarningsGoToTheLogOfItsOptions) {
 
 TEST_F(CudaDeviceCalls, ARegistrationThatFailsLeavesNothing) {
   const auto device = make();
-  fake_->fail(Call::register_host, {.at = 2, .code = kCudaOutOfMemory});
+  fake_->fail(Call::register_host, {.at = 2, .code = cuda::kCudaOutOfMemory});
   const auto text = error_of([&] { (void)device->host_memory()->allocate(4 * kMiB); });
   EXPECT_THAT(text, HasSubstr("cuda:0: cudaHostRegister of"));
   EXPECT_THAT(text, HasSubstr("cudaErrorMemoryAllocation (2)"));
@@ -227,9 +227,9 @@ TEST_F(CudaDeviceCalls, KernelsRunInOrderWithCopies) {
   const auto stream = device->make_stream("compute");
   stream->copy(there.data(), host.data(), 4096);
   for (int value = 1; value <= 10; ++value) {
-    cuda_stream(*stream).launch([&, value](CudaStreamHandle handle) {
+    cuda::cuda_stream(*stream).launch([&, value](cuda::CudaStreamHandle handle) {
       const AddArguments arguments{there.data(), 4096, value};
-      const CudaLaunch launch{
+      const cuda::CudaLaunch launch{
           .kernel = kernel(add_kernel), .threads = 128, .arguments = &arguments, .argument_bytes = sizeof arguments};
       ASSERT_EQ(fake_->launch(launch, handle), 0);
     });
@@ -241,7 +241,7 @@ TEST_F(CudaDeviceCalls, KernelsRunInOrderWithCopies) {
 
   const auto cpu = make_cpu_device(pool_);
   const auto other = cpu->make_stream("cpu");
-  EXPECT_THROW((void)cuda_stream(*other), std::logic_error);
+  EXPECT_THROW((void)cuda::cuda_stream(*other), std::logic_error);
 }
 
 TEST_F(CudaDeviceCalls, WhatAKernelDoesWrongReachesEveryEventBehindIt) {
@@ -294,7 +294,7 @@ TEST_F(CudaDeviceCalls, AnErrorIsToldWhenNothingRunsAnyMore) {
       // Only for synchronize_stream: in the other cases a successful stream synchronisation would change the error that an
       // event reports.
       if (call == Call::synchronize_stream) stream->submit([] {});
-      EXPECT_THROW(stream->synchronize(), CudaError);
+      EXPECT_THROW(stream->synchronize(), cuda::CudaError);
       host.reset();
     }
   }

@@ -34,10 +34,11 @@ void live(const std::shared_ptr<FakeCuda>& fake, ThreadPool& pool) {
       upload->submit([&, round] { std::memset(from.data(), round, kBytes); });
       upload->copy(there.data(), from.data(), kBytes);
       compute->wait(upload->record());
-      cuda_stream(*compute).launch([&](CudaStreamHandle handle) {
+      cuda::cuda_stream(*compute).launch([&](cuda::CudaStreamHandle handle) {
         const AddArguments arguments{there.data(), kBytes, 5};
-        const CudaLaunch launch{.kernel = kernel(add_kernel), .arguments = &arguments, .argument_bytes = sizeof arguments};
-        if (const int code = fake->launch(launch, handle)) throw CudaError(*fake, code, "cuda:0", "cudaLaunchKernel");
+        const cuda::CudaLaunch launch{
+            .kernel = kernel(add_kernel), .arguments = &arguments, .argument_bytes = sizeof arguments};
+        if (const int code = fake->launch(launch, handle)) throw cuda::CudaError(*fake, code, "cuda:0", "cudaLaunchKernel");
       });
       compute->then([](const std::exception_ptr&) {});
       download->wait(compute->record());
@@ -66,7 +67,7 @@ Life live_with(Call call, const FakeCuda::Fault& fault, ThreadPool& pool) {
   testing::internal::CaptureStderr();
   try {
     live(fake, pool);
-  } catch (const CudaError& error) {
+  } catch (const cuda::CudaError& error) {
     life.typed = error.cuda_code() == fault.code;
     life.error = error.what();
   } catch (const std::exception& error) {
@@ -118,7 +119,7 @@ TEST(CudaFaults, EveryOperationOfTheGpuFailsInTurn) {
     try {
       live(fake, pool);
       ADD_FAILURE() << "nothing was thrown";
-    } catch (const CudaError& error) {
+    } catch (const cuda::CudaError& error) {
       EXPECT_EQ(error.cuda_code(), 700);
     }
     testing::internal::GetCapturedStderr();

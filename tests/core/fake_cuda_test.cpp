@@ -33,7 +33,7 @@ class FakeCudaFinds : public testing::Test {
   }
 
   FakeCuda fake_;
-  CudaStreamHandle stream_ = nullptr;
+  cuda::CudaStreamHandle stream_ = nullptr;
   void* there_ = nullptr;
   std::vector<std::byte> host_ = std::vector<std::byte>(8192, std::byte{1});
 };
@@ -69,7 +69,7 @@ TEST_F(FakeCudaFinds, AnAddressInWhatIsANumberAndPaddingAndLeavesTheNumberAsItIs
   std::int32_t seen = 0;
   Arguments arguments{.number = 0, .padding = {}, .seen = &seen};
   std::memcpy(&arguments, &there_, sizeof there_);
-  const auto run = [](const CudaLaunch& launch) {
+  const auto run = [](const cuda::CudaLaunch& launch) {
     const auto& a = *static_cast<const Arguments*>(launch.arguments);
     *a.seen = a.number;
   };
@@ -118,7 +118,7 @@ TEST_F(FakeCudaDeathTest, AHostThatReadsDeviceMemoryFaults) {
 }
 
 TEST_F(FakeCudaFinds, NothingEndsBeforeItIsLetTo) {
-  CudaEventHandle event = nullptr;
+  cuda::CudaEventHandle event = nullptr;
   ASSERT_EQ(fake_.create_event(&event), 0);
   EXPECT_EQ(fake_.synchronize_event(event), 0) << "as CUDA: an event that was never recorded is over";
   fake_.hold();
@@ -151,12 +151,12 @@ TEST_F(FakeCudaFinds, CopiesThatLeaveTheirPlace) {
 }
 
 TEST_F(FakeCudaFinds, OperationsThatNothingOrders) {
-  CudaStreamHandle other = nullptr;
-  CudaEventHandle event = nullptr;
+  cuda::CudaStreamHandle other = nullptr;
+  cuda::CudaEventHandle event = nullptr;
   ASSERT_EQ(fake_.create_stream(&other), 0);
   ASSERT_EQ(fake_.create_event(&event), 0);
   auto* const there = static_cast<std::byte*>(there_);
-  const auto kernel = [&](CudaStreamHandle stream, std::size_t first, std::size_t bytes, bool writes) {
+  const auto kernel = [&](cuda::CudaStreamHandle stream, std::size_t first, std::size_t bytes, bool writes) {
     FakeCuda::Touched touched{.name = "a kernel"};
     touched.add(there + first, bytes, writes);
     EXPECT_EQ(fake_.launch_touching(stream, touched, [] {}), 0);
@@ -191,12 +191,12 @@ TEST_F(FakeCudaFinds, OperationsThatNothingOrders) {
 
 // After waiting for an event, a stream is ordered after everything that the event was recorded after, also indirectly.
 TEST_F(FakeCudaFinds, NoRaceWhereAStreamWaitsForAnother) {
-  CudaStreamHandle others[2];
-  CudaEventHandle events[2];
+  cuda::CudaStreamHandle others[2];
+  cuda::CudaEventHandle events[2];
   for (auto& other : others) ASSERT_EQ(fake_.create_stream(&other), 0);
   for (auto& event : events) ASSERT_EQ(fake_.create_event(&event), 0);
   std::atomic<int> ran = 0;
-  const auto kernel = [&](CudaStreamHandle stream, int turn) {
+  const auto kernel = [&](cuda::CudaStreamHandle stream, int turn) {
     FakeCuda::Touched touched{.name = "a kernel"};
     touched.add(static_cast<std::byte*>(there_), 1024, true);
     EXPECT_EQ(fake_.launch_touching(stream, touched, [&ran, turn] { EXPECT_TRUE(ran++ == turn || turn > 2); }), 0);
@@ -233,8 +233,8 @@ TEST(LazyFakeCuda, RunsOnlyWhatIsWaitedFor) {
   ASSERT_EQ(fake.set_device(0), 0);
   std::vector<std::byte> host(4096, std::byte{1});
   ASSERT_EQ(fake.register_host(host.data(), 4096), 0);
-  CudaStreamHandle streams[2];
-  CudaEventHandle events[2];
+  cuda::CudaStreamHandle streams[2];
+  cuda::CudaEventHandle events[2];
   void* there[2];
   for (int i = 0; i < 2; ++i) {
     ASSERT_EQ(fake.create_stream(&streams[i]), 0);
@@ -275,7 +275,7 @@ TEST(LazyFakeCuda, TheDestinationOfACopyIsPoisonUntilItHasCome) {
   std::vector<std::byte> host(256, std::byte{1}), other(256, std::byte{2});
   ASSERT_EQ(fake.register_host(host.data(), 256), 0);
   ASSERT_EQ(fake.register_host(other.data(), 256), 0);
-  CudaStreamHandle stream = nullptr;
+  cuda::CudaStreamHandle stream = nullptr;
   ASSERT_EQ(fake.create_stream(&stream), 0);
   int poisoned = 0;
   for (int trial = 0; trial < 20; ++trial) {
@@ -304,8 +304,8 @@ TEST_F(FakeCudaFinds, MemoryGivenBackUnderACopy) {
 }
 
 TEST_F(FakeCudaFinds, UseOfWhatIsNotThere) {
-  CudaEventHandle event = nullptr;
-  CudaStreamHandle stream = nullptr;
+  cuda::CudaEventHandle event = nullptr;
+  cuda::CudaStreamHandle stream = nullptr;
   ASSERT_EQ(fake_.create_event(&event), 0);
   ASSERT_EQ(fake_.create_stream(&stream), 0);
   EXPECT_EQ(fake_.destroy_event(event), 0);
@@ -330,7 +330,7 @@ TEST(FakeCuda, ReportsLeaksAtItsEnd) {
   {
     FakeCuda fake({.report = [&](const std::string& text) { told.push_back(text); }});
     void* data = nullptr;
-    CudaEventHandle event = nullptr;
+    cuda::CudaEventHandle event = nullptr;
     ASSERT_EQ(fake.set_device(0), 0);
     ASSERT_EQ(fake.allocate(&data, 100), 0);
     ASSERT_EQ(fake.create_event(&event), 0);

@@ -18,13 +18,13 @@ namespace {
 
 TEST(FileState, AllBytesAreReadOrNone) {
   const ScratchFolder folder;
-  const auto file = open_regular(folder.write("f", "0123456789"), O_RDONLY);
+  const auto file = files::open_regular(folder.write("f", "0123456789"), O_RDONLY);
   std::string out(4, ' ');
   const auto bytes = std::as_writable_bytes(std::span(out));
-  read_all(file.get(), 3, bytes);
+  files::read_all(file.get(), 3, bytes);
   EXPECT_EQ("3456", out);
   try {
-    read_all(file.get(), 7, bytes);
+    files::read_all(file.get(), 7, bytes);
     ADD_FAILURE() << "there are three bytes";
   } catch (const Error& error) {
     EXPECT_STREQ("it has become shorter: it ends at byte 10", error.what());
@@ -33,7 +33,7 @@ TEST(FileState, AllBytesAreReadOrNone) {
 
 TEST(FileState, TellsWritesAndOtherFilesApart) {
   const ScratchFolder folder;
-  const auto state = [&] { return state_of(open_regular(folder / "f", O_RDONLY).get()); };
+  const auto state = [&] { return files::state_of(files::open_regular(folder / "f", O_RDONLY).get()); };
   folder.write("f", "01");
   const auto first = state();
   EXPECT_EQ(first, state());

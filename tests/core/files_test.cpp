@@ -35,14 +35,14 @@ TEST(Files, OnlyARegularFileIsOpened) {
   ASSERT_EQ(0, ::mkfifo((folder / "pipe").c_str(), 0600));
   for (const int flags : {O_RDONLY, O_WRONLY, O_RDWR, O_WRONLY | O_APPEND | O_CREAT})
     EXPECT_EQ("it is not a regular file but a named pipe",
-              why_not([&] { open_regular(folder / "pipe", flags, AT_FDCWD, 0600); }));
+              why_not([&] { files::open_regular(folder / "pipe", flags, AT_FDCWD, 0600); }));
   for (const int flags : {O_RDONLY, O_WRONLY})
-    EXPECT_EQ("it is not a regular file but a directory", why_not([&] { open_regular(folder.path(), flags); }));
-  EXPECT_EQ("it is not a regular file but a device", why_not([&] { open_regular("/dev/null", O_RDONLY); }));
+    EXPECT_EQ("it is not a regular file but a directory", why_not([&] { files::open_regular(folder.path(), flags); }));
+  EXPECT_EQ("it is not a regular file but a device", why_not([&] { files::open_regular("/dev/null", O_RDONLY); }));
   errno = 0;
-  EXPECT_FALSE(open_regular(folder / "nothing", O_RDONLY));
+  EXPECT_FALSE(files::open_regular(folder / "nothing", O_RDONLY));
   EXPECT_EQ(ENOENT, errno);
-  const auto opened = open_regular(folder.write("file", "text"), O_RDWR);
+  const auto opened = files::open_regular(folder.write("file", "text"), O_RDWR);
   ASSERT_TRUE(opened);
   EXPECT_EQ(0, ::fcntl(opened.get(), F_GETFL) & O_NONBLOCK) << "io_uring would end its requests with EAGAIN";
 }
@@ -51,9 +51,9 @@ TEST(Files, ATemporaryFileIsNew) {
   const ScratchFolder folder;
   folder.write("mine", "precious");
   const auto make = [&] {
-    NewFile file(folder / "file");
+    files::NewFile file(folder / "file");
     file.write("new");
-    file.finish(Durable::yes);
+    file.finish(files::Durable::yes);
   };
   fs::create_symlink("mine", folder / "file.tmp");
   EXPECT_NE(std::string::npos, why_not(make).find("file.tmp is not a file that terrace left there"));
@@ -68,7 +68,7 @@ TEST(Files, ATemporaryFileIsNew) {
   EXPECT_EQ("it was done", why_not(make));
   EXPECT_FALSE(fs::is_symlink(folder / "file"));
   EXPECT_EQ("precious", folder.read("mine"));
-  { const NewFile unfinished(folder / "other"); }
+  { const files::NewFile unfinished(folder / "other"); }
   EXPECT_FALSE(fs::exists(folder / "other.tmp"));
 }
 
@@ -80,21 +80,21 @@ TEST(Files, AFileOfTerraceReplacesNoPipe) {
 
 TEST(Files, FoldersAreMadeListedAndRemoved) {
   const ScratchFolder folder;
-  make_folders(folder / "a/b/c/");
-  make_folders(folder / "a/b");  // already exists
+  files::make_folders(folder / "a/b/c/");
+  files::make_folders(folder / "a/b");  // already exists
   folder.write("a/b/file", "text");
   fs::create_symlink("nothing", folder / "a/b/link");
   std::vector<std::string> names;
-  for (const auto& entry : entries_of(folder / "a/b")) names.push_back(entry.path().filename());
+  for (const auto& entry : files::entries_of(folder / "a/b")) names.push_back(entry.path().filename());
   EXPECT_EQ(names, (std::vector<std::string>{"c", "file", "link"}));
   EXPECT_EQ((folder / "a/b").string() + " cannot be removed: Directory not empty (errno 39)",
-            why_not([&] { remove_path(folder / "a/b"); }));
-  for (const auto* const name : {"a/b/c", "a/b/file", "a/b/link", "a/b", "a/b"}) remove_path(folder / name);
+            why_not([&] { files::remove_path(folder / "a/b"); }));
+  for (const auto* const name : {"a/b/c", "a/b/file", "a/b/link", "a/b", "a/b"}) files::remove_path(folder / name);
   EXPECT_FALSE(fs::exists(folder / "a/b"));
   EXPECT_EQ((folder / "a/b").string() + " cannot be read: No such file or directory (errno 2)",
-            why_not([&] { entries_of(folder / "a/b"); }));
+            why_not([&] { files::entries_of(folder / "a/b"); }));
   folder.write("file", "");
-  EXPECT_EQ("Not a directory (errno 20)", why_not([&] { make_folders(folder / "file/b"); }));
+  EXPECT_EQ("Not a directory (errno 20)", why_not([&] { files::make_folders(folder / "file/b"); }));
 }
 
 }  // namespace

@@ -129,12 +129,12 @@ TEST(NumaNodeOfPci, IsTheKernels) {
   put("0000:2b:00.0", "-1\n");
   put("0000:3c:00.0", "7\n");
   put("0000:4d:00.0", "");
-  EXPECT_EQ(numa_node_of_pci("0000:1A:00.0", root), 1);
-  EXPECT_EQ(numa_node_of_pci("00000000:1A:00.0", root), 1);
-  EXPECT_EQ(numa_node_of_pci("0000:2b:00.0", root), -1);
-  EXPECT_EQ(numa_node_of_pci("0000:3c:00.0", root), -1) << "a node that this machine does not have";
-  EXPECT_EQ(numa_node_of_pci("0000:4d:00.0", root), -1);
-  EXPECT_EQ(numa_node_of_pci("0000:5e:00.0", root), -1);
+  EXPECT_EQ(machine::numa_node_of_pci("0000:1A:00.0", root), 1);
+  EXPECT_EQ(machine::numa_node_of_pci("00000000:1A:00.0", root), 1);
+  EXPECT_EQ(machine::numa_node_of_pci("0000:2b:00.0", root), -1);
+  EXPECT_EQ(machine::numa_node_of_pci("0000:3c:00.0", root), -1) << "a node that this machine does not have";
+  EXPECT_EQ(machine::numa_node_of_pci("0000:4d:00.0", root), -1);
+  EXPECT_EQ(machine::numa_node_of_pci("0000:5e:00.0", root), -1);
   fs::remove_all(root);
 }
 

@@ -85,26 +85,26 @@ TEST_F(MachineProfiles, SurviveTheRoundTrip) {
 }
 
 TEST_F(MachineProfiles, KeepAlgorithmsOfOneLibrary) {
-  EXPECT_EQ("", algorithms_in_profile(file_));
-  add_algorithms_to_profile(file_, "library L1\nmatmul a: 1\n");
+  EXPECT_EQ("", profile::algorithms_in_profile(file_));
+  profile::add_algorithms_to_profile(file_, "library L1\nmatmul a: 1\n");
   EXPECT_FALSE(fs::exists(file_)) << "without rates it is no profile";
   MachineProfile profile;
   save_profile(profile, file_);
-  EXPECT_EQ("", algorithms_in_profile(file_));
-  add_algorithms_to_profile(file_, "library L1\nmatmul a: 1\n");
-  add_algorithms_to_profile(file_, "library L1\nmatmul b: 2\nmatmul a: 3\n");
+  EXPECT_EQ("", profile::algorithms_in_profile(file_));
+  profile::add_algorithms_to_profile(file_, "library L1\nmatmul a: 1\n");
+  profile::add_algorithms_to_profile(file_, "library L1\nmatmul b: 2\nmatmul a: 3\n");
   const std::string both = "library L1\nmatmul a: 1\nmatmul b: 2\n";
-  EXPECT_EQ(both, algorithms_in_profile(file_)) << "what is kept stays";
+  EXPECT_EQ(both, profile::algorithms_in_profile(file_)) << "what is kept stays";
   profile.threads = 7;
   save_profile(profile, file_);
-  EXPECT_EQ(both, algorithms_in_profile(file_)) << "rates are measured anew, algorithms are not chosen anew";
+  EXPECT_EQ(both, profile::algorithms_in_profile(file_)) << "rates are measured anew, algorithms are not chosen anew";
   EXPECT_EQ(7, load_profile(file_).threads);
-  add_algorithms_to_profile(file_, "library L2\nmatmul a: 4\n");
-  EXPECT_EQ("library L2\nmatmul a: 4\n", algorithms_in_profile(file_));
+  profile::add_algorithms_to_profile(file_, "library L2\nmatmul a: 4\n");
+  EXPECT_EQ("library L2\nmatmul a: 4\n", profile::algorithms_in_profile(file_));
   EXPECT_EQ(7, load_profile(file_).threads);
   profile.device = "another";
   save_profile(profile, file_);
-  EXPECT_EQ("", algorithms_in_profile(file_)) << "another device's";
+  EXPECT_EQ("", profile::algorithms_in_profile(file_)) << "another device's";
 }
 
 TEST_F(MachineProfiles, RefuseWhatIsMalformed) {

@@ -62,7 +62,7 @@ namespace terrace {
 
 TEST(NvtxProfiler, TellsAToolOfStreamsAndRanges) {
   ASSERT_TRUE(attached);
-  const auto runtime = make_real_cuda_runtime();
+  const auto runtime = cuda::make_real_cuda_runtime();
   auto* const profiler = runtime->profiler();
   ASSERT_NE(profiler, nullptr);
   profiler->name_stream(nullptr, "compute");

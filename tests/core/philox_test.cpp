@@ -15,9 +15,9 @@ constexpr std::uint64_t kSeed = 20240607, kStream = 0x0123456789ABCDEF;
 
 // The two 64-bit words from which the normals 2k and 2k + 1 are computed.
 std::array<std::uint64_t, 2> words_of(std::uint64_t block) {
-  const auto x = philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
-                         static_cast<std::uint32_t>(kStream), static_cast<std::uint32_t>(kStream >> 32)},
-                        {static_cast<std::uint32_t>(kSeed), static_cast<std::uint32_t>(kSeed >> 32)});
+  const auto x = math::philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+                               static_cast<std::uint32_t>(kStream), static_cast<std::uint32_t>(kStream >> 32)},
+                              {static_cast<std::uint32_t>(kSeed), static_cast<std::uint32_t>(kSeed >> 32)});
   return {std::uint64_t{x[1]} << 32 | x[0], std::uint64_t{x[3]} << 32 | x[2]};
 }
 
@@ -25,17 +25,18 @@ std::array<std::uint64_t, 2> words_of(std::uint64_t block) {
 
 // From the known-answer file of Random123, philox4x32 with 10 rounds.
 TEST(Philox, KnownAnswers) {
-  EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (PhiloxBlock{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(math::philox({0, 0, 0, 0}, {0, 0}), (math::PhiloxBlock{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   constexpr std::uint32_t kAll = 0xffffffff;
-  EXPECT_EQ(philox({kAll, kAll, kAll, kAll}, {kAll, kAll}), (PhiloxBlock{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
-  EXPECT_EQ(philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
-            (PhiloxBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+  EXPECT_EQ(math::philox({kAll, kAll, kAll, kAll}, {kAll, kAll}),
+            (math::PhiloxBlock{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(math::philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (math::PhiloxBlock{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 TEST(Philox, U32ReadsTheBlocksInOrder) {
   for (std::uint64_t i = 0; i < 64; ++i) {
     const auto words = words_of(i / 4);
-    EXPECT_EQ(random_u32(kSeed, kStream, i), static_cast<std::uint32_t>(words[i % 4 / 2] >> (i % 2 * 32)));
+    EXPECT_EQ(math::random_u32(kSeed, kStream, i), static_cast<std::uint32_t>(words[i % 4 / 2] >> (i % 2 * 32)));
   }
 }
 
@@ -43,7 +44,7 @@ TEST(Philox, UniformHasItsMoments) {
   constexpr int kCount = 1 << 20;
   double sum = 0, squares = 0;
   for (int i = 0; i < kCount; ++i) {
-    const double u = random_uniform(kSeed, kStream, static_cast<std::uint64_t>(i));
+    const double u = math::random_uniform(kSeed, kStream, static_cast<std::uint64_t>(i));
     ASSERT_GE(u, 0.0);
     ASSERT_LT(u, 1.0);
     sum += u;
@@ -61,9 +62,9 @@ TEST(Philox, NormalAgreesWithLibm) {
     const long double radius = std::sqrt(-2 * std::log(u));
     const long double turns = static_cast<long double>(t >> 62) + static_cast<long double>((t << 2) >> 12) * 0x1p-52L - 0.5L;
     const long double angle = turns * 1.5707963267948966192313L;
-    ASSERT_NEAR(random_normal(kSeed, kStream, 2 * block), static_cast<double>(radius * std::cos(angle)), 1e-14)
+    ASSERT_NEAR(math::random_normal(kSeed, kStream, 2 * block), static_cast<double>(radius * std::cos(angle)), 1e-14)
         << "block " << block;
-    ASSERT_NEAR(random_normal(kSeed, kStream, 2 * block + 1), static_cast<double>(radius * std::sin(angle)), 1e-14)
+    ASSERT_NEAR(math::random_normal(kSeed, kStream, 2 * block + 1), static_cast<double>(radius * std::sin(angle)), 1e-14)
         << "block " << block;
   }
 }
@@ -71,7 +72,7 @@ TEST(Philox, NormalAgreesWithLibm) {
 TEST(Philox, NormalHasItsMoments) {
   constexpr int kCount = 1 << 22;
   std::vector<float> values(kCount);
-  fill_normal(values.data(), kCount, kSeed, kStream, 0, 1.0);
+  math::fill_normal(values.data(), kCount, kSeed, kStream, 0, 1.0);
   double m1 = 0, m2 = 0, m3 = 0, m4 = 0, neighbours = 0, beyond2 = 0;
   for (int i = 0; i < kCount; ++i) {
     const double x = values[static_cast<std::size_t>(i)];
@@ -97,7 +98,7 @@ TEST(Philox, NormalHasItsMoments) {
 TEST(Philox, NormalKeepsItsBits) {
   std::uint64_t hash = 0;
   for (std::uint64_t i = 0; i < 100'000; ++i) {
-    hash = (hash ^ std::bit_cast<std::uint64_t>(random_normal(1, 2, i))) * 0x100000001B3;
+    hash = (hash ^ std::bit_cast<std::uint64_t>(math::random_normal(1, 2, i))) * 0x100000001B3;
   }
   EXPECT_EQ(hash, 14747445636750051631U);
 }
@@ -108,9 +109,9 @@ TEST(Philox, FillIsNormalOfEachIndex) {
        {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{510}, std::uint64_t{513}, kFar, kFar + 1}) {
     for (const std::int64_t count : {0, 1, 2, 3, 511, 512, 513, 1024, 1999}) {
       std::vector<float> out(static_cast<std::size_t>(count) + 1, 77.0F);
-      fill_normal(out.data(), count, kSeed, kStream, first, 0.02);
+      math::fill_normal(out.data(), count, kSeed, kStream, first, 0.02);
       for (std::int64_t i = 0; i < count; ++i) {
-        const auto want = static_cast<float>(0.02 * random_normal(kSeed, kStream, first + static_cast<std::uint64_t>(i)));
+        const auto want = static_cast<float>(0.02 * math::random_normal(kSeed, kStream, first + static_cast<std::uint64_t>(i)));
         ASSERT_EQ(std::bit_cast<std::uint32_t>(out[static_cast<std::size_t>(i)]), std::bit_cast<std::uint32_t>(want))
             << "first " << first << " count " << count << " i " << i;
       }
@@ -120,12 +121,12 @@ TEST(Philox, FillIsNormalOfEachIndex) {
 }
 
 TEST(Philox, BelowIsInRangeAndEven) {
-  EXPECT_EQ(random_below(kSeed, kStream, 3, 1), 0U);
+  EXPECT_EQ(math::random_below(kSeed, kStream, 3, 1), 0U);
   constexpr std::uint64_t kBound = 7;
   constexpr int kCount = 70'000;
   std::array<int, kBound> seen{};
   for (int i = 0; i < kCount; ++i) {
-    const auto x = random_below(kSeed, kStream, static_cast<std::uint64_t>(i), kBound);
+    const auto x = math::random_below(kSeed, kStream, static_cast<std::uint64_t>(i), kBound);
     ASSERT_LT(x, kBound);
     ++seen[x];
   }
@@ -133,12 +134,12 @@ TEST(Philox, BelowIsInRangeAndEven) {
   for (const int n : seen) chi2 += (n - 10'000.0) * (n - 10'000.0) / 10'000.0;
   EXPECT_LT(chi2, 30);                 // 6 degrees of freedom: p = 4e-5
   const auto huge = (1ULL << 63) + 1;  // rejects almost every second draw
-  for (std::uint64_t i = 0; i < 1000; ++i) ASSERT_LT(random_below(kSeed, kStream, i, huge), huge);
+  for (std::uint64_t i = 0; i < 1000; ++i) ASSERT_LT(math::random_below(kSeed, kStream, i, huge), huge);
 }
 
 TEST(Philox, StreamsOfNamesDiffer) {
-  EXPECT_EQ(stream_of(""), 0xEF46DB3751D8E999ULL);  // XXH64 of nothing, seed 0
-  EXPECT_NE(stream_of("layers.0.weight"), stream_of("layers.1.weight"));
+  EXPECT_EQ(math::stream_of(""), 0xEF46DB3751D8E999ULL);  // XXH64 of nothing, seed 0
+  EXPECT_NE(math::stream_of("layers.0.weight"), math::stream_of("layers.1.weight"));
 }
 
 }  // namespace terrace

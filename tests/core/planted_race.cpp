@@ -15,8 +15,8 @@ int main(int count, char** words) {
   constexpr std::size_t kBytes = 4096;
   FakeCuda fake;
   std::vector<std::byte> host(kBytes, std::byte{1});
-  CudaStreamHandle upload = nullptr, compute = nullptr;
-  CudaEventHandle event = nullptr;
+  cuda::CudaStreamHandle upload = nullptr, compute = nullptr;
+  cuda::CudaEventHandle event = nullptr;
   void* there = nullptr;
   int failed = fake.set_device(0) + fake.create_stream(&upload) + fake.create_stream(&compute) + fake.create_event(&event) +
                fake.allocate(&there, kBytes) + fake.register_host(host.data(), kBytes);

@@ -14,7 +14,7 @@ namespace terrace::test {
 
 TEST(RealCudaRuntime, WithoutAGpuSaysSoInItsOwnWords) {
   if (!find_gpus().gpus.empty()) GTEST_SKIP() << "a GPU is here";
-  const std::shared_ptr<CudaRuntime> runtime = make_real_cuda_runtime();
+  const std::shared_ptr<cuda::CudaRuntime> runtime = cuda::make_real_cuda_runtime();
   int count = -1;
   const int code = runtime->device_count(&count);
   ASSERT_TRUE(code == 35 || code == 100) << code;  // 35: no driver, or a too old one; 100: no device
@@ -25,7 +25,7 @@ TEST(RealCudaRuntime, WithoutAGpuSaysSoInItsOwnWords) {
 
   ThreadPool pool(1);
   try {
-    (void)make_device_on(runtime, pool, {}, [](CudaRuntime&, Device&) -> std::unique_ptr<Math> { return nullptr; });
+    (void)cuda::make_device_on(runtime, pool, {}, [](cuda::CudaRuntime&, Device&) -> std::unique_ptr<Math> { return nullptr; });
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::missing);
@@ -35,7 +35,7 @@ TEST(RealCudaRuntime, WithoutAGpuSaysSoInItsOwnWords) {
 
 TEST(RealCudaRuntime, HasNoProfilerWhereNoToolLooksOn) {
   if (std::getenv("NVTX_INJECTION64_PATH")) GTEST_SKIP() << "a tool is here";
-  EXPECT_EQ(make_real_cuda_runtime()->profiler(), nullptr);
+  EXPECT_EQ(cuda::make_real_cuda_runtime()->profiler(), nullptr);
 }
 
 }  // namespace terrace::test

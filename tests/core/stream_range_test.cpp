@@ -16,7 +16,7 @@ using testing::ElementsAre;
 
 class StreamRanges : public testing::Test {
  protected:
-  std::unique_ptr<Device> make(CudaProfiler* profiler) {
+  std::unique_ptr<Device> make(cuda::CudaProfiler* profiler) {
     auto options = strict_fake();
     options.profiler = profiler;
     options.pageable_copies = true;
@@ -31,18 +31,18 @@ TEST_F(StreamRanges, CoverWhatTheStreamIssuesBetweenTheirEnds) {
   const auto device = make(&profiler_);
   const auto stream = device->make_stream("compute");
   std::vector<std::string> seen;
-  const auto look = [&](CudaStreamHandle) { seen.push_back(profiler_.open_range()); };
-  cuda_stream(*stream).launch(look);
+  const auto look = [&](cuda::CudaStreamHandle) { seen.push_back(profiler_.open_range()); };
+  cuda::cuda_stream(*stream).launch(look);
   {
-    const StreamRange outer(*stream, [] { return "forward l1 m0"; });
-    cuda_stream(*stream).launch(look);
+    const device::StreamRange outer(*stream, [] { return "forward l1 m0"; });
+    cuda::cuda_stream(*stream).launch(look);
     {
-      const StreamRange inner(*stream, [] { return "norm"; });
-      cuda_stream(*stream).launch(look);
+      const device::StreamRange inner(*stream, [] { return "norm"; });
+      cuda::cuda_stream(*stream).launch(look);
     }
-    cuda_stream(*stream).launch(look);
+    cuda::cuda_stream(*stream).launch(look);
   }
-  cuda_stream(*stream).launch(look);
+  cuda::cuda_stream(*stream).launch(look);
   stream->synchronize();
   EXPECT_THAT(seen, ElementsAre("", "forward l1 m0", "norm", "forward l1 m0", ""));
   EXPECT_THAT(profiler_.streams(), ElementsAre("compute"));
@@ -54,10 +54,10 @@ TEST_F(StreamRanges, CloseAlsoWhenTheWorkInThemFails) {
     const auto device = make(&profiler_);
     const auto stream = device->make_stream("compute");
     {
-      const StreamRange range(*stream, [] { return "forward l1 m0"; });
-      cuda_stream(*stream).launch([](CudaStreamHandle) { throw std::runtime_error("a launch failed"); });
+      const device::StreamRange range(*stream, [] { return "forward l1 m0"; });
+      cuda::cuda_stream(*stream).launch([](cuda::CudaStreamHandle) { throw std::runtime_error("a launch failed"); });
     }
-    const StreamRange after(*stream, [] { return "forward l2 m0"; });
+    const device::StreamRange after(*stream, [] { return "forward l2 m0"; });
     EXPECT_THROW(stream->synchronize(), std::runtime_error);
   }
   EXPECT_THAT(profiler_.ranges("compute"), ElementsAre("forward l1 m0", "forward l2 m0"));
@@ -73,7 +73,7 @@ TEST_F(StreamRanges, CostNotEvenANameWhereNobodyLooksOn) {
   const auto gpu = make(nullptr);
   for (auto* const device : {cpu.get(), gpu.get()}) {
     const auto stream = device->make_stream("compute");
-    const StreamRange range(*stream, name);
+    const device::StreamRange range(*stream, name);
     stream->synchronize();
   }
 }

@@ -89,7 +89,7 @@ TEST(TextFile, AFileIsReadWholeOrTheReasonIsSaid) {
 TEST(TextFile, AFileIsWrittenWholeOrTheOneBeforeStays) {
   const ScratchFolder folder;
   const auto file = folder / "file", beside = folder / "file.tmp";
-  for (const auto durable : {Durable::no, Durable::yes}) {
+  for (const auto durable : {files::Durable::no, files::Durable::yes}) {
     replace_text_file(file, "first", durable);
     replace_text_file(file, "second", durable);
     EXPECT_EQ("second", folder.read("file"));

@@ -35,7 +35,7 @@ TEST_P(Pools, CallEachIndexOnce) {
 
 // With one core: tasks run there, and afterwards the caller may run on the same cores as before.
 TEST(PoolOnCores, ItsThreadsStayThereAndItsCallerWhileItTakesPart) {
-  const auto before = allowed_cores();
+  const auto before = machine::allowed_cores();
   const std::vector<int> one{before.back()};
   EXPECT_EQ(ThreadPool(0, one).threads(), 1);
   ThreadPool pool(3, one);
@@ -44,7 +44,7 @@ TEST(PoolOnCores, ItsThreadsStayThereAndItsCallerWhileItTakesPart) {
     std::vector<int> ran(64, -1);
     pool.parallel_for(64, [&](std::int64_t i) { ran[static_cast<std::size_t>(i)] = sched_getcpu(); });
     for (const int core : ran) ASSERT_EQ(core, one.front());
-    ASSERT_EQ(allowed_cores(), before);
+    ASSERT_EQ(machine::allowed_cores(), before);
   }
 }
 

@@ -33,7 +33,7 @@ class FakeMachine : public testing::Test {
 }  // namespace
 
 TEST_F(FakeMachine, CoresOfANumaNodeAreThoseThatThisProcessMayUse) {
-  const auto allowed = allowed_cores();
+  const auto allowed = machine::allowed_cores();
   const auto list = [](int first, int last) { return std::to_string(first) + "-" + std::to_string(last) + "\n"; };
   put("sys/devices/system/node/node0/cpulist", "0-" + std::to_string(allowed.front()) + ",100000-100003\n");
   put("sys/devices/system/node/node1/cpulist", list(allowed.front() + 1, 99999));
@@ -41,9 +41,9 @@ TEST_F(FakeMachine, CoresOfANumaNodeAreThoseThatThisProcessMayUse) {
   put("sys/devices/system/node/node3/cpulist", "\n");
   const std::vector<int> first{allowed.front()}, rest(allowed.begin() + 1, allowed.end());
   const bool several = allowed.size() > 1;
-  EXPECT_EQ(cores_of_numa_node(0, root_), several ? first : std::vector<int>{});
-  EXPECT_EQ(cores_of_numa_node(1, root_), rest);
-  for (const int says_nothing : {2, 3, 4, -1}) EXPECT_EQ(cores_of_numa_node(says_nothing, root_), std::vector<int>{});
+  EXPECT_EQ(machine::cores_of_numa_node(0, root_), several ? first : std::vector<int>{});
+  EXPECT_EQ(machine::cores_of_numa_node(1, root_), rest);
+  for (const int says_nothing : {2, 3, 4, -1}) EXPECT_EQ(machine::cores_of_numa_node(says_nothing, root_), std::vector<int>{});
   EXPECT_EQ(usable_cores(first), 1);
   EXPECT_EQ(usable_cores({}), read_topology().cores);
 }

@@ -15,10 +15,10 @@ namespace {
 
 class CudaOptimizerTest : public testing::Test {
  protected:
-  LaunchUpdate emulated() { return emulated_updates(fake, launched); }
+  rules::LaunchUpdate emulated() { return emulated_updates(fake, launched); }
 
   static TestChunk drawn_chunk() {
-    TestChunk chunk(Recipe::of(DType::bf16, "8bit"), 3000);
+    TestChunk chunk(rules::Recipe::of(DType::bf16, "8bit"), 3000);
     chunk.parts = {{.first = 0, .count = 1700, .stream = 1}, {.first = 1800, .count = 1100, .decay = 0, .stream = 2}};
     draw_weights(chunk, 1);
     draw_gradients(chunk, 2);
@@ -42,17 +42,18 @@ TEST_F(CudaOptimizerTest, UpdatesOnItsStreamsInTheirOrder) {
   auto chunk = drawn_chunk(), expected = chunk;
   make_optimizer("adamw", {})->update(pool, kStep, expected.update());
 
-  const auto optimizer = make_cuda_optimizer("adamw", {}, emulated());
+  const auto optimizer = rules::make_cuda_optimizer("adamw", {}, emulated());
   const auto stream = device->make_stream("compute");
   std::vector<Slab> slabs;
   auto on_device = chunk.update();
-  const auto upload = [&](Stored& stored, Kind kind) {
+  const auto upload = [&](Stored& stored, ChunkKind kind) {
     auto& bytes = chunk.bytes(kind);
     slabs.push_back(device->memory().allocate(bytes.size()));
     stream->copy(slabs.back().data(), bytes.data(), bytes.size());
     stored.data = slabs.back().data();
   };
-  const std::vector<Kind> kinds{Kind::parameter, Kind::master, Kind::gradient, Kind::first_moment, Kind::second_moment};
+  const std::vector<ChunkKind> kinds{ChunkKind::parameter, ChunkKind::master, ChunkKind::gradient, ChunkKind::first_moment,
+                                     ChunkKind::second_moment};
   Stored* const places[] = {&on_device.parameter, &on_device.master, &on_device.gradient, &on_device.states[0],
                             &on_device.states[1]};
   for (std::size_t i = 0; i < kinds.size(); ++i) upload(*places[i], kinds[i]);
@@ -71,7 +72,7 @@ TEST_F(CudaOptimizerTest, UpdatesOnItsStreamsInTheirOrder) {
 TEST_F(CudaOptimizerTest, UpdatesElsewhereOnTheHost) {
   auto chunk = drawn_chunk(), expected = chunk;
   make_optimizer("adamw", {})->update(pool, kStep, expected.update());
-  const auto optimizer = make_cuda_optimizer("adamw", {}, emulated());
+  const auto optimizer = rules::make_cuda_optimizer("adamw", {}, emulated());
   const auto host = make_cpu_device(pool);
   const auto stream = host->make_stream("update");
   optimizer->enqueue(*stream, kStep, chunk.update());
@@ -84,7 +85,7 @@ TEST_F(CudaOptimizerTest, ArraysThatDoNotMatchFailInTheStreamsEvents) {
   auto chunk = drawn_chunk();
   auto update = chunk.update();
   update.gradient.elements -= 1;
-  const auto optimizer = make_cuda_optimizer("adamw", {}, [&](auto, auto name, auto& settings, auto& step, auto& given) {
+  const auto optimizer = rules::make_cuda_optimizer("adamw", {}, [&](auto, auto name, auto& settings, auto& step, auto& given) {
     EmulatedCounts counts;
     cuda::launch_update(EmulatedLauncher{&counts}, {}, name, settings, step, given);
   });
@@ -96,8 +97,8 @@ TEST_F(CudaOptimizerTest, ArraysThatDoNotMatchFailInTheStreamsEvents) {
 TEST_F(CudaOptimizerTest, IsTheHostsWhereTheDeviceIsTheHost) {
   const auto host = make_cpu_device(pool);
   EXPECT_EQ(make_optimizer_for(*host, "lion", {})->name(), "lion");
-  EXPECT_EQ(make_cuda_optimizer("lion", {}, emulated())->states(), make_optimizer("lion", {})->states());
-  EXPECT_THROW(make_cuda_optimizer("lion", {.beta1 = 2}, emulated()), Error);
+  EXPECT_EQ(rules::make_cuda_optimizer("lion", {}, emulated())->states(), make_optimizer("lion", {})->states());
+  EXPECT_THROW(rules::make_cuda_optimizer("lion", {.beta1 = 2}, emulated()), Error);
 }
 
 }  // namespace

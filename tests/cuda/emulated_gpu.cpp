@@ -26,7 +26,7 @@ namespace {
 
 // Runs a kernel for the fake GPU. Every launch runs its threads in another order, because results must not depend on it.
 template <class Kernel, class Args>
-void run_emulated(const CudaLaunch& launch) {
+void run_emulated(const cuda::CudaLaunch& launch) {
   thread_local std::minstd_rand schedules(std::random_device{}());
   const cuda::LaunchShape shape{.blocks = {launch.blocks[0], launch.blocks[1], launch.blocks[2]},
                                 .threads = static_cast<int>(launch.threads),
@@ -38,25 +38,25 @@ struct Launcher {
   template <class Kernel, class Args>
   void run(const cuda::LaunchShape& shape, const Args& args) const {
     static_assert(sizeof(Args) <= 4096);
-    const CudaLaunch launch{.kernel = reinterpret_cast<const void*>(&run_emulated<Kernel, Args>),
-                            .blocks = {static_cast<unsigned>(shape.blocks[0]), static_cast<unsigned>(shape.blocks[1]),
-                                       static_cast<unsigned>(shape.blocks[2])},
-                            .threads = static_cast<unsigned>(shape.threads),
-                            .shared_bytes = shape.shared_bytes,
-                            .arguments = &args,
-                            .argument_bytes = sizeof args};
-    if (const int code = runtime.launch(launch, on)) throw CudaError(runtime, code, operation, "cudaLaunchKernel");
+    const cuda::CudaLaunch launch{.kernel = reinterpret_cast<const void*>(&run_emulated<Kernel, Args>),
+                                  .blocks = {static_cast<unsigned>(shape.blocks[0]), static_cast<unsigned>(shape.blocks[1]),
+                                             static_cast<unsigned>(shape.blocks[2])},
+                                  .threads = static_cast<unsigned>(shape.threads),
+                                  .shared_bytes = shape.shared_bytes,
+                                  .arguments = &args,
+                                  .argument_bytes = sizeof args};
+    if (const int code = runtime.launch(launch, on)) throw cuda::CudaError(runtime, code, operation, "cudaLaunchKernel");
     if (launched != nullptr && *launched) (*launched)(operation);
   }
-  [[nodiscard]] CudaStreamHandle stream() const { return on; }
+  [[nodiscard]] cuda::CudaStreamHandle stream() const { return on; }
   [[nodiscard]] std::size_t shared_bytes() const {
-    CudaProperties gpu;
-    EXPECT_EQ(runtime.properties(0, &gpu), kCudaSuccess);
+    cuda::CudaProperties gpu;
+    EXPECT_EQ(runtime.properties(0, &gpu), cuda::kCudaSuccess);
     return gpu.shared_bytes;
   }
-  CudaRuntime& runtime;
+  cuda::CudaRuntime& runtime;
   const char* operation;
-  CudaStreamHandle on;
+  cuda::CudaStreamHandle on;
   cuda::Workspace workspace;
   const std::function<void(const char*)>* launched = nullptr;
 };
@@ -67,11 +67,11 @@ using Ops = cuda::ops::AllOps<Launcher>;
 // The GPU's products, with the fake cuBLASLt.
 class Products {
  public:
-  Products(CudaRuntime& runtime, ThreadPool& /*pool*/, const EmulatedGpu& gpu)
+  Products(cuda::CudaRuntime& runtime, ThreadPool& /*pool*/, const EmulatedGpu& gpu)
       : gpu_(dynamic_cast<FakeCuda&>(runtime)), products_(cuda::KnownAlgorithms(gpu.algorithms, gpu.machine_algorithms)) {}
   void matmul(Stream& stream, const cuda::Workspace& workspace, MatrixView c, MatrixView a, Transpose ta, MatrixView b,
               Transpose tb, TensorView bias, Accumulate accumulate) {
-    cuda_stream(stream).launch([=, this](CudaStreamHandle handle) {
+    cuda::cuda_stream(stream).launch([=, this](cuda::CudaStreamHandle handle) {
       const fake_cublaslt::On on(gpu_);
       products_.run(handle, workspace, c, a, ta, b, tb, bias, accumulate);
     });
@@ -86,7 +86,7 @@ class Products {
 // Without the library's header, the CPU's products.
 class Products {
  public:
-  Products(CudaRuntime& /*runtime*/, ThreadPool& pool, const EmulatedGpu& /*gpu*/) : math_(make_cpu_math(pool)) {}
+  Products(cuda::CudaRuntime& /*runtime*/, ThreadPool& pool, const EmulatedGpu& /*gpu*/) : math_(make_cpu_math(pool)) {}
   void matmul(Stream& stream, const cuda::Workspace& /*workspace*/, MatrixView c, MatrixView a, Transpose ta, MatrixView b,
               Transpose tb, TensorView bias, Accumulate accumulate) {
     math_->matmul(stream, c, a, ta, b, tb, bias, accumulate);
@@ -100,7 +100,7 @@ class Products {
 
 class Backend {
  public:
-  Backend(CudaRuntime& runtime, Device& device, ThreadPool& pool, const EmulatedGpu& gpu)
+  Backend(cuda::CudaRuntime& runtime, Device& device, ThreadPool& pool, const EmulatedGpu& gpu)
       : runtime_(runtime),
         device_(device),
         launched_(gpu.launched),
@@ -113,7 +113,7 @@ class Backend {
                    cuda::KnownAlgorithms(gpu.algorithms, gpu.machine_algorithms)),
         cudnn_(gpu.cudnn) {}
 
-  Launcher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
+  Launcher launcher(const char* operation, cuda::CudaStreamHandle stream, const cuda::Workspace& workspace) {
     return {runtime_, operation, stream, workspace, &launched_};
   }
   void matmul(Stream& stream, const cuda::Workspace& workspace, MatrixView c, MatrixView a, Transpose ta, MatrixView b,
@@ -163,7 +163,7 @@ class Backend {
             }};
   }
 
-  CudaRuntime& runtime_;
+  cuda::CudaRuntime& runtime_;
   Device& device_;
   const std::function<void(const char*)> launched_;
   Products products_;
@@ -177,7 +177,7 @@ class Backend {
 #ifdef TERRACE_CUBLASLT
 // Launches the kernels that the products themselves need.
 template <class Kernel, class Args>
-void launch_of_thread(const char* operation, CudaStreamHandle stream, const cuda::LaunchShape& shape, const Args& args) {
+void launch_of_thread(const char* operation, cuda::CudaStreamHandle stream, const cuda::LaunchShape& shape, const Args& args) {
   Launcher{fake_cublaslt::gpu_of_thread(), operation, stream, {}}.run<Kernel>(shape, args);
 }
 #endif
@@ -195,7 +195,7 @@ std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const EmulatedGpu& g
   options.same_gpu = first.lock();
   const auto made = std::make_shared<FakeCuda>(options);
   if (!options.same_gpu) first = made;
-  return make_device_on(made, pool, {}, [&](CudaRuntime& runtime, Device& device) {
+  return cuda::make_device_on(made, pool, {}, [&](cuda::CudaRuntime& runtime, Device& device) {
     return std::make_unique<cuda::KernelMath<Backend>>(device, runtime, device, pool, gpu);
   });
 }

@@ -42,13 +42,14 @@ class OnEmulatedGpu final : public Optimizer {
  public:
   explicit OnEmulatedGpu(const Case& c) : host_(make_optimizer(c.optimizer, c.settings)), settings_(c.settings) {}
   [[nodiscard]] std::string name() const override { return host_->name(); }
-  [[nodiscard]] std::vector<Kind> states() const override { return host_->states(); }
+  [[nodiscard]] std::vector<ChunkKind> states() const override { return host_->states(); }
   [[nodiscard]] std::optional<LayerUnit> layer_unit() const override { return host_->layer_unit(); }
   void update(ThreadPool& pool, const UpdateStep& step, const ChunkUpdate& chunk) const override {
     host_->update(pool, step, chunk);
   }
   void enqueue_layer(Stream& stream, const UpdateStep& step, const LayerUpdate& layer) const override {
-    const cuda::UpdateMaps maps{&dynamic8::map_of(dynamic8::Sign::both), &dynamic8::map_of(dynamic8::Sign::none)};
+    const cuda::UpdateMaps maps{&rules::dynamic8::map_of(rules::dynamic8::Sign::both),
+                                &rules::dynamic8::map_of(rules::dynamic8::Sign::none)};
     cuda::enqueue_layer_update(EmulatedKernels{stream, &launches_}, stream, maps, host_->name(), settings_, step, layer);
   }
 
@@ -91,7 +92,7 @@ class CudaLayerUpdate : public testing::TestWithParam<Param> {
     for (std::size_t c = 0; c < on_host.chunks().size(); ++c) {
       const auto &a = on_host.chunks()[c], &b = on_gpu.chunks()[c];
       for (const auto kind : a.recipe().kinds()) {
-        if (is_packed(a.recipe().format_of(kind)) || a.bytes(kind) == b.bytes(kind)) continue;
+        if (rules::is_packed(a.recipe().format_of(kind)) || a.bytes(kind) == b.bytes(kind)) continue;
         for (std::int64_t i = 0; i < a.elements(); ++i)
           ASSERT_TRUE(same(b.number(kind, i), a.number(kind, i)))
               << when << ", chunk " << c << ", element " << i << ", " << terrace::name_of(kind) << ": " << b.number(kind, i)

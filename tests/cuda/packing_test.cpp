@@ -12,18 +12,18 @@ class PackingTest : public KernelTest {
  protected:
   // Ordinary blocks, then one block each of zeros and tiny numbers, and one each with an infinity and a NaN.
   Tensor numbers(DType dtype, std::int64_t blocks) {
-    auto x = random(dtype, {blocks * kBlock8Elements}, -3, 3);
+    auto x = random(dtype, {blocks * math::kBlock8Elements}, -3, 3);
     const auto fill = [&](std::int64_t block, double value) {
-      for (std::int64_t i = 0; block >= 0 && i < kBlock8Elements; ++i) x.set(block * kBlock8Elements + i, value);
+      for (std::int64_t i = 0; block >= 0 && i < math::kBlock8Elements; ++i) x.set(block * math::kBlock8Elements + i, value);
     };
     if (blocks < 6) return x;
     fill(blocks - 1, 0);
     fill(blocks - 2, 1e-37);
-    x.set((blocks - 3) * kBlock8Elements + 7, std::numeric_limits<double>::infinity());
-    x.set((blocks - 4) * kBlock8Elements + 255, std::numeric_limits<double>::quiet_NaN());
+    x.set((blocks - 3) * math::kBlock8Elements + 7, std::numeric_limits<double>::infinity());
+    x.set((blocks - 4) * math::kBlock8Elements + 255, std::numeric_limits<double>::quiet_NaN());
     return x;
   }
-  static TensorView packed(std::byte* at, std::int64_t blocks) { return {at, DType::i32, {blocks, kBlock8Words}}; }
+  static TensorView packed(std::byte* at, std::int64_t blocks) { return {at, DType::i32, {blocks, math::kBlock8Words}}; }
   // The bytes of `x` as 32-bit words: the memory for packing and unpacking in place.
   static Tensor words(const Tensor& x) {
     Tensor w(DType::i32, {static_cast<std::int64_t>(x.bytes() / sizeof(std::int32_t))});
@@ -45,16 +45,16 @@ TEST_F(PackingTest, BlocksApartHaveTheCpusBits) {
     const auto x = numbers(dtype, blocks);
     expect_as_on_the_cpu({.name = text("packed", dtype, blocks),
                           .in = {words(x)},
-                          .out = {Tensor(DType::i32, {blocks, kBlock8Words})},
+                          .out = {Tensor(DType::i32, {blocks, math::kBlock8Words})},
                           .run = [=](Math& m, Stream& s, const auto& in, const auto& out) {
-                            m.pack_block8(s, out[0], {in[0].data, dtype, {blocks * kBlock8Elements}});
+                            m.pack_block8(s, out[0], {in[0].data, dtype, {blocks * math::kBlock8Elements}});
                           }});
-    Tensor blocks_of_x(DType::i32, {blocks, kBlock8Words});
-    pack_block8(blocks_of_x.data(), dtype, x.data(), blocks);
+    Tensor blocks_of_x(DType::i32, {blocks, math::kBlock8Words});
+    math::pack_block8(blocks_of_x.data(), dtype, x.data(), blocks);
     expect_as_on_the_cpu(
         {.name = text("unpacked", dtype, blocks),
          .in = {blocks_of_x},
-         .out = {Tensor(dtype, {blocks * kBlock8Elements})},
+         .out = {Tensor(dtype, {blocks * math::kBlock8Elements})},
          .run = [=](Math& m, Stream& s, const auto& in, const auto& out) { m.unpack_block8(s, out[0], in[0]); }});
   });
 }
@@ -62,7 +62,7 @@ TEST_F(PackingTest, BlocksApartHaveTheCpusBits) {
 TEST_F(PackingTest, BlocksInPlaceHaveTheCpusBits) {
   for_each([&](DType dtype, std::int64_t blocks) {
     const auto x = numbers(dtype, blocks);
-    const Shape shape{blocks * kBlock8Elements};
+    const Shape shape{blocks * math::kBlock8Elements};
     expect_as_on_the_cpu({.name = text("packed in place", dtype, blocks),
                           .in = {},
                           .out = {words(x)},
@@ -71,7 +71,7 @@ TEST_F(PackingTest, BlocksInPlaceHaveTheCpusBits) {
                           }});
     Tensor memory = words(x);
     std::byte* const end = memory.data() + memory.bytes();
-    pack_block8(end - packed(nullptr, blocks).bytes(), dtype, x.data(), blocks);
+    math::pack_block8(end - packed(nullptr, blocks).bytes(), dtype, x.data(), blocks);
     expect_as_on_the_cpu({.name = text("unpacked in place", dtype, blocks),
                           .in = {},
                           .out = {memory},
@@ -92,7 +92,7 @@ TEST_F(PackingTest, NarrowedInPlaceHaveTheCpusBits) {
 }
 
 TEST_F(PackingTest, OverlapsThatWouldLoseNumbersAreRefused) {
-  Tensor x(DType::fp32, {4 * kBlock8Elements});
+  Tensor x(DType::fp32, {4 * math::kBlock8Elements});
   std::byte* const at = x.view().data;
   EXPECT_THROW(gpu.math.pack_block8(*gpu.stream, packed(at + 260, 4), x), std::logic_error);
   EXPECT_THROW(gpu.math.unpack_block8(*gpu.stream, x, packed(at, 4)), std::logic_error);

@@ -26,11 +26,11 @@ struct CountingLauncher {
   void run(const cuda::LaunchShape&, const Args&) const {
     ++counts.kernels[operation];
   }
-  [[nodiscard]] CudaStreamHandle stream() const { return on; }
+  [[nodiscard]] cuda::CudaStreamHandle stream() const { return on; }
   [[nodiscard]] static std::size_t shared_bytes() { return 227 * kKiB; }
   StepLaunches& counts;
   const char* operation;
-  CudaStreamHandle on;
+  cuda::CudaStreamHandle on;
   cuda::Workspace workspace;
 };
 
@@ -38,13 +38,13 @@ class CountingBackend {
  public:
   CountingBackend(StepLaunches& counts, bool warpgroups) : counts_(counts), warpgroups_(warpgroups) {}
 
-  CountingLauncher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
+  CountingLauncher launcher(const char* operation, cuda::CudaStreamHandle stream, const cuda::Workspace& workspace) {
     return {counts_, operation, stream, workspace};
   }
   void matmul(Stream& stream, const cuda::Workspace&, MatrixView, MatrixView, Transpose, MatrixView, Transpose, TensorView bias,
               Accumulate) {
     if (!bias.empty()) throw std::logic_error("count_launches: a product with a bias");
-    cuda_stream(stream).launch([this](CudaStreamHandle) { ++counts_.products; });
+    cuda::cuda_stream(stream).launch([this](cuda::CudaStreamHandle) { ++counts_.products; });
   }
   void attention(const CountingLauncher& launcher, const AttentionShape& s, TensorView out, TensorView lse, TensorView qkv) {
     if (warpgroups_ && cuda::warpgroups_serve(qkv.dtype, s)) return cuda::attention_of_warpgroups(launcher, s, out, lse, qkv);
@@ -64,7 +64,7 @@ class CountingBackend {
 };
 
 // Counts what the executor and the mover would do with their streams; the plan's walk gives the step.
-class CountingSink final : public Sink {
+class CountingSink final : public walk::Sink {
  public:
   CountingSink(const StepMap& map, Device& device, const Optimizer& optimizer, StepLaunches& counts)
       : counts_(counts),
@@ -83,10 +83,10 @@ class CountingSink final : public Sink {
     const auto lane = lane_of(move.from, move.to);
     if (!issues || (lane != Lane::upload && lane != Lane::download)) return;
     note_waits(lane, move.after);
-    counts_.copies += ceil_div(move.bytes, std::uint64_t{CudaPieces{}.copy_bytes});
+    counts_.copies += ceil_div(move.bytes, std::uint64_t{cuda::CudaPieces{}.copy_bytes});
     ++counts_.events;
   }
-  void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
+  void compute(const Action& action, std::span<const Use> uses, const memory::Residency::Granted& granted, Lane lane,
                std::uint64_t) override {
     if (!issues) return;
     note_waits(lane, granted.after);
@@ -127,24 +127,24 @@ StepLaunches count_launches(const Model& model, const Plan& plan, const std::str
   StepLaunches counts;
   ThreadPool pool(1);
   const auto fake = std::make_shared<FakeCuda>(FakeCuda::Options{.pageable_copies = true});
-  const auto device = make_device_on(fake, pool, {}, [&](CudaRuntime&, Device& made) {
+  const auto device = cuda::make_device_on(fake, pool, {}, [&](cuda::CudaRuntime&, Device& made) {
     return std::make_unique<cuda::KernelMath<CountingBackend>>(made, counts, warpgroups);
   });
-  const auto optimizer = make_cuda_optimizer(
+  const auto optimizer = rules::make_cuda_optimizer(
       optimizer_name, {},
-      [&](CudaStreamHandle stream, std::string_view name, const OptimizerSettings& settings, const UpdateStep& step,
+      [&](cuda::CudaStreamHandle stream, std::string_view name, const OptimizerSettings& settings, const UpdateStep& step,
           const ChunkUpdate& chunk) {
         cuda::launch_update(CountingLauncher{counts, "update", stream, {}}, {}, name, settings, step, chunk);
       });
 
   const StepMap map(model, plan.map);
   if (map.mesh().size() != 1) throw std::logic_error("count_launches: several ranks");
-  Belady policy;
-  Residency residency(plan.capacity, policy, plan.generations);
+  memory::Belady policy;
+  memory::Residency residency(plan.capacity, policy, plan.generations);
   map.chunks().add_to(residency);
   for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
     if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
-  Walk walk(map, residency, policy);
+  walk::Walk walk(map, residency, policy);
   CountingSink sink(map, *device, *optimizer, counts);
 
   const auto& programs = plan.programs;

@@ -86,11 +86,11 @@ class StepLaunchesTest : public FolderTest {
     };
     const auto device = make_emulated_gpu(pool, {.kernel = "warps", .launched = count});
     const auto any = device->make_stream("any");
-    const auto fake = std::dynamic_pointer_cast<FakeCuda>(cuda_stream(*any).runtime());
+    const auto fake = std::dynamic_pointer_cast<FakeCuda>(cuda::cuda_stream(*any).runtime());
     std::atomic<int> updates = 0;
-    const auto optimizer = make_cuda_optimizer(
+    const auto optimizer = rules::make_cuda_optimizer(
         planned.config.train.optimizer, {},
-        [&, issue = emulated_updates(fake, updates)](CudaStreamHandle stream, std::string_view name, const auto& settings,
+        [&, issue = emulated_updates(fake, updates)](cuda::CudaStreamHandle stream, std::string_view name, const auto& settings,
                                                      const UpdateStep& step, const ChunkUpdate& chunk) {
           count("update");
           issue(stream, name, settings, step, chunk);

@@ -41,7 +41,7 @@ class CudaUpdate : public testing::TestWithParam<Param> {
   [[nodiscard]] static const Case& tested() { return kCases[std::get<0>(GetParam())]; }
   [[nodiscard]] TestChunk chunk(std::int64_t elements) const {
     const auto& recipe = std::get<1>(GetParam());
-    TestChunk c(Recipe::of(recipe.dtype, recipe.name, host->states()), elements);
+    TestChunk c(rules::Recipe::of(recipe.dtype, recipe.name, host->states()), elements);
     // Unwritten memory is NaN, also as codes of 8-bit states.
     for (const auto kind : c.recipe().kinds()) std::ranges::fill(c.bytes(kind), std::byte{0xff});
     return c;
@@ -67,12 +67,13 @@ class CudaUpdate : public testing::TestWithParam<Param> {
       }
     }
   }
-  static std::string_view name_of(Kind kind) { return terrace::name_of(kind); }
+  static std::string_view name_of(ChunkKind kind) { return terrace::name_of(kind); }
 
   ThreadPool pool{2};
   std::unique_ptr<Optimizer> host;
   EmulatedCounts counts;
-  const cuda::UpdateMaps maps{&dynamic8::map_of(dynamic8::Sign::both), &dynamic8::map_of(dynamic8::Sign::none)};
+  const cuda::UpdateMaps maps{&rules::dynamic8::map_of(rules::dynamic8::Sign::both),
+                              &rules::dynamic8::map_of(rules::dynamic8::Sign::none)};
 };
 
 // Parts that begin and end anywhere, padding between and after them, incomplete tiles, and hostile gradients.
@@ -88,7 +89,7 @@ TEST_P(CudaUpdate, GivesTheBitsOfTheHost) {
     auto on_gpu = on_host;
     for (std::uint64_t t = 1; t <= 52; t += t == 6 ? 44 : 1) {  // draw_hostile_gradients() has infinities and NaNs at 50
       draw_hostile_gradients(on_host, t);
-      on_gpu.bytes(Kind::gradient) = on_host.bytes(Kind::gradient);
+      on_gpu.bytes(ChunkKind::gradient) = on_host.bytes(ChunkKind::gradient);
       host->update(pool, step_of(t), on_host.update());
       update_on_gpu(step_of(t), on_gpu);
       ASSERT_NO_FATAL_FAILURE(expect_same(on_host, on_gpu, fmt::format("{} elements, step {}", elements, t)));
@@ -107,7 +108,7 @@ TEST_P(CudaUpdate, ManyPartsTakeSeveralLaunches) {
   auto on_gpu = on_host;
   for (std::uint64_t t = 1; t <= 2; ++t) {
     draw_gradients(on_host, t);
-    on_gpu.bytes(Kind::gradient) = on_host.bytes(Kind::gradient);
+    on_gpu.bytes(ChunkKind::gradient) = on_host.bytes(ChunkKind::gradient);
     host->update(pool, step_of(t), on_host.update());
     update_on_gpu(step_of(t), on_gpu);
     ASSERT_NO_FATAL_FAILURE(expect_same(on_host, on_gpu, fmt::format("step {}", t)));

@@ -25,9 +25,9 @@ class FaultyCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   const std::string& name() const override { return name_; }
-  const Machines& machines() const override { return machines_; }
+  const comm::Machines& machines() const override { return machines_; }
 
-  void issue(Stream& stream, Call call) override {
+  void issue(Stream& stream, comm::Call call) override {
     if (dies_now()) inner_.reset();  // as when the rank's thread unwinds: calls issued before still end
     if (!inner_) {
       stream.submit([what = dead()] { throw Error(what); });
@@ -56,7 +56,7 @@ class FaultyCommunicator final : public Communicator {
   const CommunicationFaults faults_;
   const int rank_, size_;
   const std::string name_;
-  const Machines machines_;
+  const comm::Machines machines_;
   std::mt19937_64 random_;
   std::uint64_t calls_ = 0;
 };

@@ -4,15 +4,15 @@
 
 namespace terrace {
 
-void Ledger::add(const std::string& axis, const Call& call, int rank, const Machines& machines) {
+void Ledger::add(const std::string& axis, const comm::Call& call, int rank, const comm::Machines& machines) {
   auto& entry = entries_[{axis, call.operation}];
   ++entry.calls;
   entry.payload_bytes += call.payload_bytes();
-  entry.sent_bytes += terrace::sent_bytes(call, rank, machines.ranks());
-  by_link_ += sent_by_link(call, rank, machines);
+  entry.sent_bytes += terrace::comm::sent_bytes(call, rank, machines.ranks());
+  by_link_ += comm::sent_by_link(call, rank, machines);
 }
 
-Ledger::Entry Ledger::of(const std::string& axis, Operation operation) const {
+Ledger::Entry Ledger::of(const std::string& axis, comm::Operation operation) const {
   const auto found = entries_.find({axis, operation});
   return found == entries_.end() ? Entry{} : found->second;
 }
@@ -35,8 +35,8 @@ class LedgerCommunicator final : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   const std::string& name() const override { return inner_->name(); }
-  const Machines& machines() const override { return inner_->machines(); }
-  void issue(Stream& stream, Call call) override {
+  const comm::Machines& machines() const override { return inner_->machines(); }
+  void issue(Stream& stream, comm::Call call) override {
     ledger_.add(name(), call, rank(), machines());
     inner_->issue(stream, std::move(call));
   }

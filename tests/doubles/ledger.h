@@ -23,18 +23,18 @@ class Ledger {
     std::uint64_t sent_bytes = 0;     // what this rank must send: (d−1)/d of it, and twice that for an all-reduce
     friend bool operator==(const Entry&, const Entry&) = default;
   };
-  using Key = std::pair<std::string, Operation>;  // axis: the communicator's name
+  using Key = std::pair<std::string, comm::Operation>;  // axis: the communicator's name
 
-  void add(const std::string& axis, const Call& call, int rank, const Machines& machines);
-  [[nodiscard]] Entry of(const std::string& axis, Operation operation) const;  // zeros if nothing was issued
+  void add(const std::string& axis, const comm::Call& call, int rank, const comm::Machines& machines);
+  [[nodiscard]] Entry of(const std::string& axis, comm::Operation operation) const;  // zeros if nothing was issued
   [[nodiscard]] const std::map<Key, Entry>& entries() const { return entries_; }
   // All bytes that this rank sends, as the backends send them: on several machines they differ from the formulas.
-  [[nodiscard]] const SentByLink& by_link() const { return by_link_; }
+  [[nodiscard]] const comm::SentByLink& by_link() const { return by_link_; }
   void clear() { *this = {}; }
 
  private:
   std::map<Key, Entry> entries_;
-  SentByLink by_link_;
+  comm::SentByLink by_link_;
 };
 std::string to_string(const Ledger& ledger);  // one line per entry
 

@@ -100,22 +100,22 @@ class SimulatedEngine final : public IoEngine {
   std::optional<int> carry_on(Flight& flight) {
     IoRequest& request = *flight.request;
     const SimulatedFault* const fault = std::exchange(flight.fault, nullptr);  // once
-    if (!fault) return account(request, transfer(request, some_of(request), 0));
+    if (!fault) return io::account(request, transfer(request, some_of(request), 0));
     const auto rest = request.bytes - request.moved_bytes;
     switch (fault->what) {
       case What::error: return fault->error_number;
-      case What::zero_length: return account(request, 0);
-      case What::short_transfer: return account(request, transfer(request, std::max(kPageBytes, rest / 2), 0));
+      case What::zero_length: return io::account(request, 0);
+      case What::short_transfer: return io::account(request, transfer(request, std::max(kPageBytes, rest / 2), 0));
       case What::flip_bit: return flip_bit(request, rest);
       case What::stale: return stale(request, rest);
-      case What::misdirected: return account(request, transfer(request, rest, neighbour(request, rest)));
+      case What::misdirected: return io::account(request, transfer(request, rest, neighbour(request, rest)));
       case What::torn:  // the first half arrives, success is reported for all
         transfer(request, rest / 2, 0);
-        return account(request, static_cast<std::int64_t>(rest));
+        return io::account(request, static_cast<std::int64_t>(rest));
       case What::never: break;
     }
     // A request that would hang forever ends now: the disk has released it.
-    const auto result = account(request, transfer(request, rest, 0));
+    const auto result = io::account(request, transfer(request, rest, 0));
     disk_->count_late_end();
     return result;
   }
@@ -152,7 +152,7 @@ class SimulatedEngine final : public IoEngine {
     } else if (moved > 0) {
       disk_->file(request.file)[request.offset + start + at] ^= bit;
     }
-    return account(request, moved);
+    return io::account(request, moved);
   }
 
   // A write that is acknowledged but not done; a read that returns the older durable bytes.
@@ -162,7 +162,7 @@ class SimulatedEngine final : public IoEngine {
     if (request.op == IoRequest::Op::read && offset + rest <= old.size()) {
       std::memcpy(request.buffer + request.moved_bytes, old.data() + offset, rest);
     }
-    return account(request, static_cast<std::int64_t>(rest));
+    return io::account(request, static_cast<std::int64_t>(rest));
   }
 
   std::int64_t neighbour(const IoRequest& request, std::uint64_t rest) {

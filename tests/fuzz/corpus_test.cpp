@@ -41,7 +41,8 @@ TEST(StoreCorpus, OnlyWhatAStoreWroteIsAccepted) {
     const auto bytes = bytes_of(entry.path());
     ASSERT_FALSE(bytes.empty());
     const auto text = text_of(entry.path());
-    const bool accepted = bytes[0] == 'i' ? check_index(text) : check_record(bytes[0] == 'b' ? with_checksum(text) : text);
+    const bool accepted =
+        bytes[0] == 'i' ? check_index(text) : check_record(bytes[0] == 'b' ? store::with_checksum(text) : text);
     EXPECT_EQ(entry.path().filename().string().starts_with("whole"), accepted);
   }
 }

@@ -23,15 +23,15 @@ inline bool same(const StoredChunk& a, const StoredChunk& b) {
 
 // Returns whether it was accepted.
 inline bool check_index(const std::string& text) {
-  const auto index = parse_index(text);
-  demand(!index || !other_version_of_index(text), "accepted, and of another version");
+  const auto index = store::parse_index(text);
+  demand(!index || !store::other_version_of_index(text), "accepted, and of another version");
   if (!index) return false;
   demand(index->number >= 1 && !index->stripe_weights.empty() && index->generations >= 1 && index->stripe_bytes >= 4096,
          "a sum of nothing");
   for (std::size_t i = 0; i < index->chunks.size(); ++i) {
     const auto& chunk = index->chunks[i];
     const auto end = chunk.offset + chunk.description.bytes;
-    demand(static_cast<std::size_t>(chunk.description.kind) < kKinds, "a kind that is none");
+    demand(static_cast<std::size_t>(chunk.description.kind) < kChunkKinds, "a kind that is none");
     demand(chunk.offset % 4096 == 0 && chunk.description.bytes % 4096 == 0 && end > chunk.offset, "no place for direct I/O");
     for (std::size_t k = 0; k < i; ++k) {
       const auto& other = index->chunks[k];
@@ -39,7 +39,7 @@ inline bool check_index(const std::string& text) {
       demand(end <= other.offset || other.offset + other.description.bytes <= chunk.offset, "two chunks overlap");
     }
   }
-  const auto again = parse_index(write_index(*index));
+  const auto again = store::parse_index(store::write_index(*index));
   demand(again && again->number == index->number && again->stripe_bytes == index->stripe_bytes &&
              again->stripe_weights == index->stripe_weights && again->generations == index->generations &&
              again->chunks.size() == index->chunks.size(),
@@ -50,10 +50,10 @@ inline bool check_index(const std::string& text) {
 }
 
 inline bool check_record(const std::string& text) {
-  const auto record = parse_record(text);
-  demand(!record || !other_version_of_record(text), "accepted, and of another version");
+  const auto record = store::parse_record(text);
+  demand(!record || !store::other_version_of_record(text), "accepted, and of another version");
   if (!record) return false;
-  const auto again = parse_record(write_record(*record));
+  const auto again = store::parse_record(store::write_record(*record));
   demand(again && again->commit.number == record->commit.number && again->commit.step == record->commit.step &&
              again->commit.payload == record->commit.payload && again->commit.run_id == record->commit.run_id &&
              again->index_checksum == record->index_checksum,
@@ -69,7 +69,7 @@ inline void check_store_text(std::span<const std::uint8_t> bytes) {
   switch (bytes[0]) {
     case 'i': check_index(text); break;
     case 'r': check_record(text); break;
-    case 'b': check_record(with_checksum(text)); break;
+    case 'b': check_record(store::with_checksum(text)); break;
     default: break;
   }
 }

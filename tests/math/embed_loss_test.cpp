@@ -128,7 +128,7 @@ TEST_F(EmbedTest, GradientSumsUsesInAscendingOrder) {
 
 TEST_F(EmbedTest, ATokenOutsideTheVocabularyIsAnError) {
   const auto table = random(DType::fp32, {5, 3});
-  for (const double bad : {kPadding - 1.0, 5.0}) {
+  for (const double bad : {math::kPadding - 1.0, 5.0}) {
     Tensor tokens(DType::i32, {2}), y(DType::fp32, {2, 3});
     tokens.set(0, 0), tokens.set(1, bad);
     Machine forward, backward;
@@ -311,7 +311,7 @@ TEST_F(LossTest, PartsOfTheColumnsMakeTheWhole) {
         const auto logits = random(dtype, shape, -most, most);
         auto targets = random(DType::i32, {r}, 0, static_cast<double>(v));
         if (r > 3) targets.set(1, -1), targets.set(2, 0), targets.set(3, static_cast<double>(v - 1));
-        if (r > 4) targets.set(4, kPadding);
+        if (r > 4) targets.set(4, math::kPadding);
         const Oracle want(logits, targets, scale);
         Tensor loss(DType::fp64, {r}), dlogits(dtype, shape);
         math.cross_entropy(stream, loss, dlogits, logits, targets, scale);

@@ -222,7 +222,9 @@ TEST_F(RoutingTest, PaddingIsRoutedNowhere) {
       auto padded = random(dtype, {2 * tokens, r.experts}, -2, 2);
       Tensor targets(DType::i32, {2 * tokens});
       for (std::int64_t n = 0; n < 2 * tokens; ++n) {
-        targets.set(n, n % 2 == 1 ? static_cast<double>(kPadding) : n % 4 == 0 ? static_cast<double>(kNoTarget) : 3.0);
+        targets.set(n, n % 2 == 1   ? static_cast<double>(math::kPadding)
+                       : n % 4 == 0 ? static_cast<double>(math::kNoTarget)
+                                    : 3.0);
         for (std::int64_t e = 0; n % 2 == 0 && e < r.experts; ++e)
           padded.set(n * r.experts + e, alone.get(n / 2 * r.experts + e));
       }
@@ -255,7 +257,7 @@ TEST_F(RoutingTest, PaddingIsRoutedNowhere) {
 TEST_F(RoutingTest, PaddingAloneHasNoBalance) {
   for (const auto& r : routings) {
     Tensor targets(DType::i32, {5}), dlogits(DType::fp64, {5, r.experts});
-    for (std::int64_t n = 0; n < 5; ++n) targets.set(n, static_cast<double>(kPadding));
+    for (std::int64_t n = 0; n < 5; ++n) targets.set(n, static_cast<double>(math::kPadding));
     const auto logits = random(DType::fp64, {5, r.experts}), dgates = random(DType::fp64, {5, r.slots()});
     const auto got = route(r, logits, targets);
     math.route_grad(stream, r, dlogits, dgates, logits, got.experts, got.lse, got.report, 1, 1);

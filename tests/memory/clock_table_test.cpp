@@ -26,8 +26,8 @@ TEST(ClockTable, IsWhatClocksAre) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     RandomClocks random(seed);
-    ClockTable table;
-    std::vector<ClockTable::Ref> refs(50);
+    memory::ClockTable table;
+    std::vector<memory::ClockTable::Ref> refs(50);
     std::vector<Clock> expected(refs.size());
     for (int i = 0; i < 5000; ++i) {
       const auto at = random.below(refs.size());
@@ -50,8 +50,8 @@ TEST(ClockTable, IsWhatClocksAre) {
 
 TEST(ClockTable, ARunOfAnyLengthNeedsNoMoreRoomThanItsChunks) {
   RandomClocks random(7);
-  ClockTable table;
-  std::vector<ClockTable::Ref> refs(50);
+  memory::ClockTable table;
+  std::vector<memory::ClockTable::Ref> refs(50);
   for (int i = 0; i < 200'000; ++i) {
     auto& ref = refs[random.below(refs.size())];
     if (random.below(4) == 0)

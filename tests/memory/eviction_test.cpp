@@ -14,7 +14,7 @@ namespace {
 constexpr ChunkId id(std::uint32_t i) { return ChunkId{i}; }
 
 TEST(Lru, VictimIsTheLeastRecentlyUsedOfItsTier) {
-  Lru lru;
+  memory::Lru lru;
   for (const auto i : {2u, 0u, 1u}) lru.used(id(i), Tier::device);
   lru.used(id(2), Tier::host);
   const std::vector<ChunkId> all{id(0), id(1), id(2)};
@@ -27,13 +27,14 @@ TEST(Lru, VictimIsTheLeastRecentlyUsedOfItsTier) {
 }
 
 TEST(Lru, PrefetchIsNeverWorthAVictim) {
-  Lru lru;
+  memory::Lru lru;
   EXPECT_FALSE(lru.worth(Tier::device, id(0), id(1)));
 }
 
 TEST(Belady, NextUseOfTheHostIncludesTheDevice) {
-  Belady belady;
-  belady.set_program(std::vector<Belady::UseAt>{{id(0), Tier::device, 3}, {id(0), Tier::host, 5}, {id(1), Tier::host, 7}}, 10);
+  memory::Belady belady;
+  belady.set_program(
+      std::vector<memory::Belady::UseAt>{{id(0), Tier::device, 3}, {id(0), Tier::host, 5}, {id(1), Tier::host, 7}}, 10);
   EXPECT_EQ(belady.next_use(Tier::device, id(0)), 3u);
   EXPECT_EQ(belady.next_use(Tier::host, id(0)), 3u);
   EXPECT_EQ(belady.next_use(Tier::device, id(1)), kUnlimited);
@@ -49,16 +50,16 @@ TEST(Belady, NextUseOfTheHostIncludesTheDevice) {
 }
 
 TEST(Belady, RefusesAProgramOutOfOrder) {
-  Belady belady;
-  EXPECT_THROW(belady.set_program(std::vector<Belady::UseAt>{{id(0), Tier::host, 2}, {id(0), Tier::host, 1}}, 3),
+  memory::Belady belady;
+  EXPECT_THROW(belady.set_program(std::vector<memory::Belady::UseAt>{{id(0), Tier::host, 2}, {id(0), Tier::host, 1}}, 3),
                std::logic_error);
 }
 
 TEST(Belady, RememberedAnswersAgreeWithASearch) {
   std::mt19937_64 random(7);
-  std::vector<Belady::UseAt> uses;
+  std::vector<memory::Belady::UseAt> uses;
   for (std::uint64_t p = 0; p < 200; ++p) uses.push_back({id(random() % 20), Tier::device, p});
-  Belady belady;
+  memory::Belady belady;
   belady.set_program(uses, 200);
   for (int i = 0; i < 20'000; ++i) {
     const std::uint64_t position = random() % 200;
@@ -105,11 +106,11 @@ TEST(Belady, TheOrderKeptOfChunksGivesTheVictimOfAScan) {
     std::mt19937_64 random(seed);
     constexpr std::uint32_t kChunks = 40;
     constexpr std::uint64_t kLength = 60;
-    const auto leaving = seed % 2 == 0 ? Leaving::any : Leaving::free;
-    Belady belady;
+    const auto leaving = seed % 2 == 0 ? memory::Leaving::any : memory::Leaving::free;
+    memory::Belady belady;
     std::vector<bool> evictable(kChunks);
     for (int program = 0; program < 4; ++program) {
-      std::vector<Belady::UseAt> uses;
+      std::vector<memory::Belady::UseAt> uses;
       for (std::uint64_t position = 0; position < kLength; ++position)
         for (auto n = random() % 3; n > 0; --n)  // some chunks are in no program
           uses.push_back({id(static_cast<std::uint32_t>(random() % (kChunks - 5))), Tier::host, position});
@@ -152,14 +153,14 @@ TEST(Belady, MissesAsSeldomAsTheBestOfAllPolicies) {
     std::vector<std::uint32_t> trace(10 + random() % 30);
     for (auto& chunk : trace) chunk = static_cast<std::uint32_t>(random() % chunks);
 
-    Belady belady;
-    std::vector<Belady::UseAt> uses;
+    memory::Belady belady;
+    std::vector<memory::Belady::UseAt> uses;
     for (std::size_t p = 0; p < trace.size(); ++p) uses.push_back({id(trace[p]), Tier::device, p});
     belady.set_program(uses, trace.size());
-    Residency residency({static_cast<std::uint64_t>(places) * kPageBytes, kUnlimited, 0}, belady);
+    memory::Residency residency({static_cast<std::uint64_t>(places) * kPageBytes, kUnlimited, 0}, belady);
     std::vector<Move> moves;
     for (std::uint32_t c = 0; c < chunks; ++c) {
-      const Use fill[] = {{residency.add(kPageBytes, Kind::parameter, End::low), Access::overwrite}};
+      const Use fill[] = {{residency.add(kPageBytes, ChunkKind::parameter, memory::End::low), Access::overwrite}};
       residency.acquire(fill, Tier::host, {}, moves);
       residency.release(fill, Tier::host, {});
     }

@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-using Layers = std::vector<std::vector<LayoutTensor>>;
+using Layers = std::vector<std::vector<memory::LayoutTensor>>;
 
 Layers gpt2() {
   constexpr std::uint64_t d = 768;
@@ -61,7 +61,7 @@ Layers mixture() {
 }
 
 // Every element of every tensor is in exactly one segment, in order, inside its chunk, and segments do not overlap.
-void expect_covered_once(const Layout& layout, const Layers& layers) {
+void expect_covered_once(const memory::Layout& layout, const Layers& layers) {
   std::uint32_t chunks = 0;
   for (std::uint32_t l = 0; l < layout.layers(); ++l) {
     ASSERT_EQ(layout.first_chunk(l), chunks);
@@ -79,7 +79,7 @@ void expect_covered_once(const Layout& layout, const Layers& layers) {
         ASSERT_EQ(segment.tensor_element, covered[segment.tensor]);
         covered[segment.tensor] += segment.elements;
         const auto& place = layout.place(l, segment.tensor);
-        ASSERT_EQ(place.first_element % Layout::kAlignElements, 0u);
+        ASSERT_EQ(place.first_element % memory::Layout::kAlignElements, 0u);
         ASSERT_EQ(place.first_element + segment.tensor_element, c * layout.chunk_elements() + segment.chunk_element);
       }
     }
@@ -101,11 +101,11 @@ INSTANTIATE_TEST_SUITE_P(Layout, Models,
 TEST_P(Models, WastesAtMostFivePercent) {
   const auto layers = GetParam().layers();
   constexpr std::uint64_t kLeast = 1 << 20, kMost = 64 << 20;
-  const auto chunk = Layout::search(layers, kLeast, kMost);
+  const auto chunk = memory::Layout::search(layers, kLeast, kMost);
   EXPECT_GE(chunk, kLeast);
   EXPECT_LE(chunk, kMost);
-  EXPECT_EQ(chunk % Layout::kPageElements, 0u);
-  const Layout layout(layers, chunk);
+  EXPECT_EQ(chunk % memory::Layout::kPageElements, 0u);
+  const memory::Layout layout(layers, chunk);
   EXPECT_LE(layout.waste(), 0.05) << "chunk of " << chunk << " elements";
   RecordProperty("chunk_elements", static_cast<int>(chunk));
   RecordProperty("waste_per_mille", static_cast<int>(layout.waste() * 1000));
@@ -129,7 +129,7 @@ Layers with_units() {
 
 TEST(Layout, LargeUnitsAreRunsOfTheirOwn) {
   const auto layers = with_units();
-  const Layout layout(layers, 100'000);
+  const memory::Layout layout(layers, 100'000);
   // The bias is smaller than a unit, so it stays with the previous tensor. The same holds for the whole second layer.
   std::vector<std::uint32_t> first_tensor_of_run;
   for (const auto& run : layout.runs_of(0))
@@ -153,7 +153,7 @@ TEST(Layout, LargeUnitsAreRunsOfTheirOwn) {
 
 // Segments of tiles count elements from the beginning of the whole tensor.
 TEST(Layout, SegmentsOfTilesCountFromTheBeginningOfTheirTensor) {
-  const Layout layout(with_units(), 50'000);
+  const memory::Layout layout(with_units(), 50'000);
   std::uint64_t next = 0;
   for (std::uint32_t c = 0; c < layout.chunks_of(0); ++c)
     for (const auto& s : layout.segments(0, c)) {
@@ -168,15 +168,15 @@ TEST(Layout, SegmentsOfTilesCountFromTheBeginningOfTheirTensor) {
 // runs.
 TEST(Layout, TheBlocksOfTensorsDoNotDependOnTheGroup) {
   const auto layers = with_units();
-  const Layout alone(layers, 100'000);
+  const memory::Layout alone(layers, 100'000);
   std::set<std::size_t> runs;
   for (const std::uint32_t group : {1U, 2U, 3U, 4U, 8U, 64U}) {
-    const Layout layout(layers, 100'000 / group, group);
+    const memory::Layout layout(layers, 100'000 / group, group);
     runs.insert(layout.runs_of(0).size());
     for (std::uint32_t l = 0; l < layout.layers(); ++l)
       for (std::uint32_t t = 0; t < layout.tensors_of(l); ++t)
-        EXPECT_EQ(layout.place_in_run(layout.place(l, t)) % Layout::kBlockElements,
-                  alone.place_in_run(alone.place(l, t)) % Layout::kBlockElements)
+        EXPECT_EQ(layout.place_in_run(layout.place(l, t)) % memory::Layout::kBlockElements,
+                  alone.place_in_run(alone.place(l, t)) % memory::Layout::kBlockElements)
             << "layer " << l << ", tensor " << t << ", group " << group;
     for (const auto& run : layout.runs_of(0)) EXPECT_EQ(run.first % group, 0U);
     for (const auto& run : layout.runs_of(0)) EXPECT_EQ(run.count % group, 0U);
@@ -192,12 +192,13 @@ TEST(Layout, SearchIsWithinHalfAPercentOfTheBestAndLargestThere) {
       for (std::size_t t = 1 + random() % 5; t > 0; --t) layer.push_back({"t", 1 + random() % 200'000});
     }
     const std::uint64_t least = 2048, most = 2048 * 100;
-    const auto found = Layout::search(layers, least, most);
+    const auto found = memory::Layout::search(layers, least, most);
     double best = 1e9;
-    for (auto c = least; c <= most; c += Layout::kPageElements) best = std::min(best, Layout(layers, c).waste());
-    EXPECT_LE(Layout(layers, found).waste(), best + 0.00501) << "case " << i;
-    for (auto c = found + Layout::kPageElements; c <= most; c += Layout::kPageElements) {
-      EXPECT_GT(Layout(layers, c).waste(), best + 0.00499) << "case " << i << ": a larger size is as good";
+    for (auto c = least; c <= most; c += memory::Layout::kPageElements)
+      best = std::min(best, memory::Layout(layers, c).waste());
+    EXPECT_LE(memory::Layout(layers, found).waste(), best + 0.00501) << "case " << i;
+    for (auto c = found + memory::Layout::kPageElements; c <= most; c += memory::Layout::kPageElements) {
+      EXPECT_GT(memory::Layout(layers, c).waste(), best + 0.00499) << "case " << i << ": a larger size is as good";
     }
   }
 }
@@ -210,19 +211,19 @@ TEST(Layout, CoversEveryElementOnceForAnyChunkSize) {
     for (auto& layer : layers) {
       for (std::size_t t = 1 + random() % 8; t > 0; --t) layer.push_back({"t", 1 + random() % (random() % 2 ? 100 : 20'000)});
     }
-    expect_covered_once(Layout(layers, 1 + random() % 10'000), layers);
+    expect_covered_once(memory::Layout(layers, 1 + random() % 10'000), layers);
   }
 }
 
 TEST(Layout, RefusesEmptyAndNegativeTensors) {
-  EXPECT_THROW(Layout({{{"empty", 0}}}, 2048), std::logic_error);
-  EXPECT_THROW(Layout({{{"negative", static_cast<std::uint64_t>(-5)}}}, 2048), std::logic_error);
-  EXPECT_THROW(Layout::search({{{"empty", 0}}}, 2048, 4096), std::logic_error);
+  EXPECT_THROW(memory::Layout({{{"empty", 0}}}, 2048), std::logic_error);
+  EXPECT_THROW(memory::Layout({{{"negative", static_cast<std::uint64_t>(-5)}}}, 2048), std::logic_error);
+  EXPECT_THROW(memory::Layout::search({{{"empty", 0}}}, 2048, 4096), std::logic_error);
 }
 
 TEST(Layout, ChunkSizeIsWholePages) {
-  EXPECT_EQ(Layout({{{"t", 10}}}, 1).chunk_elements(), Layout::kPageElements);
-  EXPECT_EQ(Layout::search({{{"t", 10}}}, 1, 1), Layout::kPageElements);
+  EXPECT_EQ(memory::Layout({{{"t", 10}}}, 1).chunk_elements(), memory::Layout::kPageElements);
+  EXPECT_EQ(memory::Layout::search({{{"t", 10}}}, 1, 1), memory::Layout::kPageElements);
 }
 
 }  // namespace

@@ -30,12 +30,12 @@ class Life {
     struct Shape {
       std::uint32_t count;
       std::uint64_t bytes;
-      Kind kind;
+      ChunkKind kind;
     };
     std::vector<Shape> shapes;
     std::uint64_t largest_run = 0;
     for (std::uint32_t r = 0; r < runs; ++r) {
-      shapes.push_back({1 + (pick(2) ? 0 : pick(5)), (1 + pick(3)) * kPageBytes, static_cast<Kind>(pick(kKinds))});
+      shapes.push_back({1 + (pick(2) ? 0 : pick(5)), (1 + pick(3)) * kPageBytes, static_cast<ChunkKind>(pick(kChunkKinds))});
       chunks += shapes.back().count;
       largest_run = std::max(largest_run, shapes.back().count * shapes.back().bytes);
     }
@@ -44,8 +44,8 @@ class Life {
     budget_.disk = one_in(2) ? kUnlimited : one_in(3) ? 0 : pick(80) * kPageBytes;
 
     if (belady) {
-      auto policy = std::make_unique<Belady>();
-      std::vector<Belady::UseAt> uses;
+      auto policy = std::make_unique<memory::Belady>();
+      std::vector<memory::Belady::UseAt> uses;
       for (std::uint64_t p = 0; p < kProgramLength; ++p) {
         for (std::uint64_t n = pick(4); n > 0; --n) {
           uses.push_back({ChunkId{pick(chunks)}, one_in(3) ? Tier::host : Tier::device, p});
@@ -55,12 +55,12 @@ class Life {
       belady_ = policy.get();
       policy_ = std::move(policy);
     } else {
-      policy_ = std::make_unique<Lru>();
+      policy_ = std::make_unique<memory::Lru>();
     }
-    residency_ = std::make_unique<Residency>(budget_, *policy_, 1 + pick(2));
+    residency_ = std::make_unique<memory::Residency>(budget_, *policy_, 1 + pick(2));
     for (const auto& shape : shapes) {
-      const bool high = shape.kind == Kind::activation || one_in(8);
-      const auto first = residency_->add_run(shape.count, shape.bytes, shape.kind, high ? End::high : End::low);
+      const bool high = shape.kind == ChunkKind::activation || one_in(8);
+      const auto first = residency_->add_run(shape.count, shape.bytes, shape.kind, high ? memory::End::high : memory::End::low);
       for (std::uint32_t i = 0; i < shape.count; ++i) {
         run_of_.push_back({first, shape.count});
         version_.push_back(TierMachine::kNothing);
@@ -109,7 +109,7 @@ class Life {
   struct Lease {
     std::vector<Use> uses;
     Tier tier;
-    Residency::Granted granted;
+    memory::Residency::Granted granted;
   };
 
   std::uint32_t pick(std::uint64_t below) { return static_cast<std::uint32_t>(random_() % below); }
@@ -171,7 +171,7 @@ class Life {
         if (uses[i].access == Access::overwrite) version_[index(uses[i].chunk)] = ++versions_;  // decided now, written later
       }
       leases_.push_back({uses, tier, std::move(granted)});
-    } catch (const DoesNotFit& refusal) {
+    } catch (const memory::DoesNotFit& refusal) {
       demand(!must, "a legal request was refused");
       demand(refusal.missing_bytes > 0, "a refusal says how much is missing");
       carry_out();
@@ -253,7 +253,7 @@ class Life {
     try {
       residency_->flush(c, pace(), moves_);
       demand(residency_->valid(c, Tier::disk), "flushed: valid on disk");
-    } catch (const DoesNotFit&) {
+    } catch (const memory::DoesNotFit&) {
       demand(budget_.disk != kUnlimited || budget_.host != kUnlimited, "an unlimited tier is full");
     }
   }
@@ -266,7 +266,7 @@ class Life {
   void reserve() {
     try {
       residency_->reserve_on_disk(any());
-    } catch (const DoesNotFit& refusal) {
+    } catch (const memory::DoesNotFit& refusal) {
       demand(refusal.tier == Tier::disk && budget_.disk != kUnlimited, "only a full disk refuses");
     }
   }
@@ -276,7 +276,7 @@ class Life {
     machine_.drain();
     try {
       residency_->adopt_on_disk(c);
-    } catch (const DoesNotFit&) {
+    } catch (const memory::DoesNotFit&) {
       return;
     }
     version_[index(c)] = ++versions_;
@@ -298,15 +298,15 @@ class Life {
   std::mt19937_64 random_;
   TierMachine machine_;
   Budget budget_;
-  std::unique_ptr<EvictionPolicy> policy_;
-  Belady* belady_ = nullptr;
-  std::unique_ptr<Residency> residency_;
+  std::unique_ptr<memory::EvictionPolicy> policy_;
+  memory::Belady* belady_ = nullptr;
+  std::unique_ptr<memory::Residency> residency_;
   std::vector<std::pair<ChunkId, std::uint32_t>> run_of_;
   std::vector<std::uint64_t> version_;
   std::uint64_t versions_ = 0, position_ = 0;
   std::vector<Lease> leases_;
   std::vector<Move> moves_;
-  Traffic traffic_;
+  memory::Traffic traffic_;
 };
 
 void live(bool belady, std::uint64_t first) {

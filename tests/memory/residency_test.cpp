@@ -20,14 +20,17 @@ class Residency : public testing::Test {
   void TearDown() override {
     if (residency) residency->check();
   }
-  terrace::Residency& make(std::uint64_t device, std::uint64_t host, std::uint64_t disk, std::uint32_t generations = 1) {
+  terrace::memory::Residency& make(std::uint64_t device, std::uint64_t host, std::uint64_t disk,
+                                   std::uint32_t generations = 1) {
     const auto pages = [](std::uint64_t n) { return n == kUnlimited ? n : n * kPage; };
-    lru = Lru{};
+    lru = memory::Lru{};
     residency.emplace(Budget{pages(device), pages(host), pages(disk)}, lru, generations);
     return *residency;
   }
-  ChunkId add(std::uint64_t pages, Kind kind = Kind::parameter) { return residency->add(pages * kPage, kind, End::low); }
-  terrace::Residency::Granted acquire(ChunkId chunk, Access access, Tier tier, const Clock& not_before = {}) {
+  ChunkId add(std::uint64_t pages, ChunkKind kind = ChunkKind::parameter) {
+    return residency->add(pages * kPage, kind, memory::End::low);
+  }
+  terrace::memory::Residency::Granted acquire(ChunkId chunk, Access access, Tier tier, const Clock& not_before = {}) {
     moves.clear();
     const Use use[] = {{chunk, access}};
     return residency->acquire(use, tier, not_before, moves);
@@ -36,7 +39,7 @@ class Residency : public testing::Test {
     const Use use[] = {{chunk, access}};
     residency->release(use, tier, last);
   }
-  terrace::Residency::Granted use(ChunkId chunk, Access access, Tier tier, const Clock& last) {
+  terrace::memory::Residency::Granted use(ChunkId chunk, Access access, Tier tier, const Clock& last) {
     const auto granted = acquire(chunk, access, tier);
     release(chunk, access, tier, last);
     return granted;
@@ -57,8 +60,8 @@ class Residency : public testing::Test {
     return text;
   }
 
-  Lru lru;
-  std::optional<terrace::Residency> residency;
+  memory::Lru lru;
+  std::optional<terrace::memory::Residency> residency;
   std::vector<Move> moves;
 };
 
@@ -86,7 +89,7 @@ TEST_F(Residency, DiskReachesTheDeviceThroughTheHost) {
   EXPECT_EQ(moves[1].after, second);
   EXPECT_EQ(granted.after, Clock::after(Lane::upload, 1));
   release(c, Access::read, Tier::device, compute(8));
-  EXPECT_EQ(residency->traffic(), (Traffic{2 * kPage, 0, 2 * kPage, 0, 1, 0, 1, 0}));
+  EXPECT_EQ(residency->traffic(), (memory::Traffic{2 * kPage, 0, 2 * kPage, 0, 1, 0, 1, 0}));
 }
 
 TEST_F(Residency, NewOccupantWaitsForTheLastUseOfItsPlace) {
@@ -147,7 +150,7 @@ TEST_F(Residency, OverwriteBringsNothing) {
 
 TEST_F(Residency, DeadContentIsNotWrittenBack) {
   make(1, 1, 4);
-  const auto gradient = add(1, Kind::gradient), other = add(1);
+  const auto gradient = add(1, ChunkKind::gradient), other = add(1);
   use(gradient, Access::overwrite, Tier::device, compute(1));
   residency->drop(gradient);
   EXPECT_FALSE(residency->has_content(gradient));
@@ -170,7 +173,7 @@ TEST_F(Residency, OnlyTheLastCopyIsWrittenDown) {
 
 TEST_F(Residency, StatesKeepTheirDiskPlaceAndGradientsDoNot) {
   make(4, 4, 8, 2);
-  const auto state = add(1, Kind::first_moment), gradient = add(1, Kind::gradient);
+  const auto state = add(1, ChunkKind::first_moment), gradient = add(1, ChunkKind::gradient);
   for (const auto c : {state, gradient}) {
     use(c, Access::overwrite, Tier::host, compute(1));
     residency->flush(c, {}, moves);
@@ -182,7 +185,8 @@ TEST_F(Residency, StatesKeepTheirDiskPlaceAndGradientsDoNot) {
 
 TEST_F(Residency, FragmentedDeviceIsClearedAndPlacedAnew) {
   make(6, kUnlimited, 0);
-  const auto a = add(2), b = add(2), c = add(2), wide = residency->add_run(2, 2 * kPage, Kind::parameter, End::low);
+  const auto a = add(2), b = add(2), c = add(2),
+             wide = residency->add_run(2, 2 * kPage, ChunkKind::parameter, memory::End::low);
   for (const auto x : {a, b, c}) use(x, Access::overwrite, Tier::device, compute(1));
   // b, in the middle, is requested: the 4 pages of the run only fit beside its 2 pages after b has moved.
   moves.clear();
@@ -195,12 +199,12 @@ TEST_F(Residency, FragmentedDeviceIsClearedAndPlacedAnew) {
 
 TEST_F(Residency, RefusalSaysTierBytesBudgetAndWhatIsInUse) {
   make(4, 4, 0);
-  const auto weights = add(3), activation = add(2, Kind::activation);
+  const auto weights = add(3), activation = add(2, ChunkKind::activation);
   acquire(weights, Access::overwrite, Tier::device);
   try {
     acquire(activation, Access::overwrite, Tier::device);
     FAIL() << "5 pages fitted into 4";
-  } catch (const DoesNotFit& refusal) {
+  } catch (const memory::DoesNotFit& refusal) {
     EXPECT_EQ(refusal.tier, Tier::device);
     EXPECT_EQ(refusal.missing_bytes, kPage);
     EXPECT_EQ(refusal.kind(), ErrorKind::does_not_fit);
@@ -223,7 +227,7 @@ TEST_F(Residency, FullHostWithoutDiskRefusesButFreeCopiesStillGo) {
   try {
     use(e, Access::overwrite, Tier::device, compute(5));
     FAIL() << "five dirty pages fitted into four";
-  } catch (const DoesNotFit& refusal) {
+  } catch (const memory::DoesNotFit& refusal) {
     EXPECT_EQ(refusal.tier, Tier::host);
     EXPECT_EQ(refusal.missing_bytes, kPage);
   }
@@ -242,11 +246,11 @@ TEST_F(Residency, LruPrefetchNeverEvicts) {
 }
 
 TEST_F(Residency, BeladyPrefetchEvictsOnlyWhatIsNeededLater) {
-  Belady belady;
+  memory::Belady belady;
   residency.emplace(Budget{kPage, kUnlimited, 0}, belady);
   const auto a = add(1), b = add(1);
   for (const auto x : {a, b}) use(x, Access::overwrite, Tier::host, compute(1));
-  belady.set_program(std::vector<Belady::UseAt>{{a, Tier::device, 1}, {b, Tier::device, 2}, {a, Tier::device, 5}}, 6);
+  belady.set_program(std::vector<memory::Belady::UseAt>{{a, Tier::device, 1}, {b, Tier::device, 2}, {a, Tier::device, 5}}, 6);
   moves.clear();
   EXPECT_TRUE(residency->prefetch(b, Tier::device, {}, moves));
   EXPECT_TRUE(residency->prefetch(a, Tier::device, {}, moves));   // 1 before 2
@@ -258,11 +262,11 @@ TEST_F(Residency, BeladyPrefetchEvictsOnlyWhatIsNeededLater) {
 
 // A writer of this place waits for the old chunk to leave; it began to leave when the place was requested.
 TEST_F(Residency, APlaceAheadIsKeptForItsWriter) {
-  Belady belady;
+  memory::Belady belady;
   residency.emplace(Budget{2 * kPage, kUnlimited, 0}, belady);
   const auto a = add(1), b = add(1), c = add(1);
   for (const auto x : {a, b}) use(x, Access::overwrite, Tier::device, compute(1));
-  belady.set_program(std::vector<Belady::UseAt>{{a, Tier::device, 1}, {c, Tier::device, 2}, {b, Tier::device, 5}}, 6);
+  belady.set_program(std::vector<memory::Belady::UseAt>{{a, Tier::device, 1}, {c, Tier::device, 2}, {b, Tier::device, 5}}, 6);
   moves.clear();
   EXPECT_TRUE(residency->place_ahead(c, Tier::device, compute(3), moves));
   residency->check();
@@ -281,11 +285,11 @@ TEST_F(Residency, APlaceAheadIsKeptForItsWriter) {
 }
 
 TEST_F(Residency, APlaceAheadIsTakenFromNobodyWhoIsNeededSooner) {
-  Belady belady;
+  memory::Belady belady;
   residency.emplace(Budget{kPage, kUnlimited, 0}, belady);
   const auto a = add(1), b = add(1);
   use(a, Access::overwrite, Tier::device, compute(1));
-  belady.set_program(std::vector<Belady::UseAt>{{a, Tier::device, 1}, {b, Tier::device, 2}}, 3);
+  belady.set_program(std::vector<memory::Belady::UseAt>{{a, Tier::device, 1}, {b, Tier::device, 2}}, 3);
   moves.clear();
   EXPECT_FALSE(residency->place_ahead(b, Tier::device, {}, moves));
   EXPECT_EQ(where(a), "device");
@@ -314,7 +318,7 @@ TEST_F(Residency, EveryPlaceIsWholePagesWhateverTheBudget) {
     moves.clear();
     std::uint64_t time = 0;
     for (int i = 0; i < 6; ++i) {  // more than device and host hold together, so the disk is also used
-      const Use use[] = {{residency->add(kPage, Kind::activation, End::high), Access::overwrite}};
+      const Use use[] = {{residency->add(kPage, ChunkKind::activation, memory::End::high), Access::overwrite}};
       const auto granted = residency->acquire(use, Tier::device, {}, moves);
       EXPECT_EQ(granted.offsets.front() % kPage, 0u) << odd;
       residency->release(use, Tier::device, compute(++time));
@@ -335,9 +339,9 @@ TEST_F(Residency, PlacesOnDiskDoNotDependOnTheRoomAbove) {
     moves.clear();
     std::uint64_t time = 0;
     for (int i = 0; i < 5; ++i) {
-      const Use use[] = {
-          {residency->add(kPage, i % 2 == 0 ? Kind::activation : Kind::gradient, i % 2 == 0 ? End::high : End::low),
-           Access::overwrite}};
+      const Use use[] = {{residency->add(kPage, i % 2 == 0 ? ChunkKind::activation : ChunkKind::gradient,
+                                         i % 2 == 0 ? memory::End::high : memory::End::low),
+                          Access::overwrite}};
       residency->acquire(use, Tier::device, {}, moves);
       residency->release(use, Tier::device, compute(++time));
     }
@@ -354,7 +358,7 @@ TEST_F(Residency, PlacesOnDiskDoNotDependOnTheRoomAbove) {
 
 TEST_F(Residency, PrefetchOfOneChunkTakesThePlaceOfItsRun) {
   make(4, kUnlimited, 0);
-  const auto run = residency->add_run(3, kPage, Kind::parameter, End::low);
+  const auto run = residency->add_run(3, kPage, ChunkKind::parameter, memory::End::low);
   const ChunkId last{index(run) + 2};
   use(last, Access::overwrite, Tier::host, compute(1));
   moves.clear();
@@ -410,7 +414,7 @@ TEST_F(Residency, BrokenProtocolIsALogicError) {
   EXPECT_THROW(residency->flush(c, {}, moves), std::logic_error);
   EXPECT_THROW(release(c, Access::read, Tier::host, {}), std::logic_error);
   EXPECT_THROW((void)residency->offset_on_disk(c), std::logic_error);
-  EXPECT_THROW(residency->add_run(1, 100, Kind::parameter, End::low), std::logic_error);
+  EXPECT_THROW(residency->add_run(1, 100, ChunkKind::parameter, memory::End::low), std::logic_error);
   acquire(c, Access::overwrite, Tier::host);
   EXPECT_THROW(acquire(c, Access::read, Tier::host), std::logic_error);
   EXPECT_THROW(acquire(c, Access::read, Tier::device), std::logic_error);

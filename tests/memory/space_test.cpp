@@ -15,40 +15,40 @@ namespace {
 Clock at(Lane lane, std::uint64_t sequence) { return Clock::after(lane, sequence); }
 
 TEST(Space, LowAndHighEndsGrowTowardsEachOther) {
-  Space space(100);
-  EXPECT_EQ(space.reserve(10, End::low)->range, (Range{0, 10}));
-  EXPECT_EQ(space.reserve(10, End::high)->range, (Range{90, 10}));
-  EXPECT_EQ(space.reserve(20, End::low)->range, (Range{10, 20}));
-  EXPECT_EQ(space.reserve(20, End::high)->range, (Range{70, 20}));
-  EXPECT_FALSE(space.reserve(41, End::low));
+  memory::Space space(100);
+  EXPECT_EQ(space.reserve(10, memory::End::low)->range, (memory::Range{0, 10}));
+  EXPECT_EQ(space.reserve(10, memory::End::high)->range, (memory::Range{90, 10}));
+  EXPECT_EQ(space.reserve(20, memory::End::low)->range, (memory::Range{10, 20}));
+  EXPECT_EQ(space.reserve(20, memory::End::high)->range, (memory::Range{70, 20}));
+  EXPECT_FALSE(space.reserve(41, memory::End::low));
   EXPECT_EQ(space.largest_hole(), 40u);
   EXPECT_EQ(space.reserved_bytes(), 60u);
 }
 
 TEST(Space, NewOccupantWaitsForItsOwnBytesOnly) {
-  Space space(30);
-  ASSERT_TRUE(space.reserve(30, End::low));
+  memory::Space space(30);
+  ASSERT_TRUE(space.reserve(30, memory::End::low));
   space.free({0, 10}, at(Lane::compute, 1));
   space.free({10, 10}, at(Lane::upload, 2));
   space.free({20, 10}, at(Lane::read, 3));
-  EXPECT_EQ(space.reserve(10, End::low)->after, at(Lane::compute, 1));
-  EXPECT_EQ(space.reserve(5, End::low)->after, at(Lane::upload, 2));
+  EXPECT_EQ(space.reserve(10, memory::End::low)->after, at(Lane::compute, 1));
+  EXPECT_EQ(space.reserve(5, memory::End::low)->after, at(Lane::upload, 2));
   Clock both = at(Lane::upload, 2);
   both.merge(at(Lane::read, 3));
-  EXPECT_EQ(space.reserve(15, End::low)->after, both);
+  EXPECT_EQ(space.reserve(15, memory::End::low)->after, both);
 }
 
 TEST(Space, UnlimitedGrowsFromItsLowEnd) {
-  Space space(kUnlimited);
-  EXPECT_EQ(space.reserve(1 << 20, End::high)->range.offset, 0u);
-  EXPECT_EQ(space.reserve(1 << 20, End::low)->range.offset, 1u << 20);
+  memory::Space space(kUnlimited);
+  EXPECT_EQ(space.reserve(1 << 20, memory::End::high)->range.offset, 0u);
+  EXPECT_EQ(space.reserve(1 << 20, memory::End::low)->range.offset, 1u << 20);
   EXPECT_EQ(space.extent_bytes(), 2u << 20);
   space.check();
 }
 
 TEST(Space, BytesAreGivenBackOnce) {
-  Space space(30);
-  ASSERT_TRUE(space.reserve(20, End::low));
+  memory::Space space(30);
+  ASSERT_TRUE(space.reserve(20, memory::End::low));
   space.free({5, 10}, {});
   EXPECT_THROW(space.free({0, 6}, {}), std::logic_error);
   EXPECT_THROW(space.free({14, 2}, {}), std::logic_error);
@@ -61,26 +61,26 @@ TEST(SpaceFuzz, AgreesWithOneEntryPerByte) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     std::mt19937_64 random(seed);
     const std::uint64_t capacity = 1 + random() % 96;
-    Space space(capacity);
+    memory::Space space(capacity);
     std::vector<bool> reserved(capacity, false);
     std::vector<Clock> last(capacity);
-    std::vector<Range> held;
+    std::vector<memory::Range> held;
     std::uint64_t peak = 0;
     for (int operation = 0; operation < 1000; ++operation) {
       SCOPED_TRACE(operation);
       if (random() % 2 == 0) {
         const std::uint64_t bytes = 1 + random() % 16;
-        const End end = random() % 2 == 0 ? End::low : End::high;
+        const memory::End end = random() % 2 == 0 ? memory::End::low : memory::End::high;
         // The oracle's place: the first, or the last, free run of bytes that is long enough.
         std::optional<std::uint64_t> place;
         for (std::uint64_t o = 0; o + bytes <= capacity; ++o) {
           const bool free = std::none_of(reserved.begin() + o, reserved.begin() + o + bytes, [](bool r) { return r; });
-          if (free && (end == End::high || !place)) place = o;
+          if (free && (end == memory::End::high || !place)) place = o;
         }
         const auto got = space.reserve(bytes, end);
         ASSERT_EQ(got.has_value(), place.has_value());
         if (!got) continue;
-        ASSERT_EQ(got->range, (Range{*place, bytes}));
+        ASSERT_EQ(got->range, (memory::Range{*place, bytes}));
         Clock after;
         for (auto o = *place; o < *place + bytes; ++o) {
           reserved[o] = true;
@@ -90,7 +90,7 @@ TEST(SpaceFuzz, AgreesWithOneEntryPerByte) {
         held.push_back(got->range);
       } else if (!held.empty()) {
         const auto i = random() % held.size();
-        Range range = held[i];
+        memory::Range range = held[i];
         const Clock clock = random() % 4 == 0 ? Clock{} : at(static_cast<Lane>(random() % kLanes), random() % 1000);
         if (range.bytes > 1 && random() % 3 == 0) {  // only its first part
           range.bytes = 1 + random() % (range.bytes - 1);
@@ -124,7 +124,7 @@ TEST(SpaceFuzz, AMillionReservationsLeakNothingAndNeverOverlap) {
   for (const std::uint64_t seed : {1, 2}) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     std::mt19937_64 random(seed);
-    Space space(capacity);
+    memory::Space space(capacity);
     std::map<std::uint64_t, std::uint64_t> held;  // start → end; overlaps are detected by emplace and the neighbours
     std::vector<std::uint64_t> starts;
     std::uint64_t bytes_held = 0, refused = 0;
@@ -133,7 +133,7 @@ TEST(SpaceFuzz, AMillionReservationsLeakNothingAndNeverOverlap) {
       const bool reserving = random() % 16 < (operation / 4096 % 2 == 0 ? 12U : 4U);
       if (reserving || starts.empty()) {
         const auto bytes = (1 + random() % (random() % 64 == 0 ? 16384 : 1024)) * kPage;
-        const auto got = space.reserve(bytes, random() % 3 == 0 ? End::high : End::low);
+        const auto got = space.reserve(bytes, random() % 3 == 0 ? memory::End::high : memory::End::low);
         if (!got) {
           ASSERT_LT(space.largest_hole(), bytes) << "there was room";
           ++refused;

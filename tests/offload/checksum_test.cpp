@@ -16,7 +16,7 @@ TEST(Checksum, EveryKernelGivesTheLibrarysNumber) {
   std::mt19937_64 random(1);
   std::vector<std::byte> bytes(300'000);
   for (auto& b : bytes) b = static_cast<std::byte>(random());
-  const auto kernels = checksum_kernels();
+  const auto kernels = store::checksum_kernels();
   ASSERT_FALSE(kernels.empty());
   for (const std::size_t length :
        {0UL, 1UL, 16UL, 17UL, 128UL, 129UL, 240UL, 241UL, 1024UL, 4096UL, 8192UL, 65537UL, 262144UL}) {

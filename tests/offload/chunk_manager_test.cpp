@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, ChunkManagerOn, testing::Values("own", "cpu", 
 TEST(ChunkManagerLog, TheWarningsOfItsStoreGoToTheLogOfItsOptions) {
   const auto folder = std::filesystem::path("/dev/shm") / fmt::format("terrace-log-{}", ::getpid());
   std::filesystem::create_directory(folder);
-  if (file_system_of(folder).name != "tmpfs") GTEST_SKIP() << "/dev/shm is not in memory";
+  if (io::file_system_of(folder).name != "tmpfs") GTEST_SKIP() << "/dev/shm is not in memory";
   std::string warned;
   testing::internal::CaptureStderr();
   {
@@ -88,7 +88,7 @@ TEST(ChunkManagerOnFakeGpu, AFrameThatIsUsedAgainWhileAKernelReadsItIsFound) {
       for (const auto chunk : chunks) write_words(manager.acquire(chunk, Tier::host, Access::overwrite).bytes(), index(chunk));
       const auto stream = device->make_stream("compute");
       auto lease = manager.acquire(chunks[0], Tier::device, Access::read);
-      cuda_stream(*stream).launch([&fake, bytes = lease.bytes()](CudaStreamHandle handle) {
+      cuda::cuda_stream(*stream).launch([&fake, bytes = lease.bytes()](cuda::CudaStreamHandle handle) {
         test::FakeCuda::Touched touched{.name = "a kernel"};
         touched.add(bytes.data(), bytes.size(), false);
         EXPECT_EQ(fake->launch_touching(handle, touched, [] {}), 0);
@@ -181,7 +181,7 @@ TEST(ChunkManager, ARequestLargerThanItsTierIsRefusedAtOnce) {
   try {
     manager.acquire(uses, Tier::device);
     FAIL() << "three chunks fitted into two";
-  } catch (const DoesNotFit& refusal) {
+  } catch (const memory::DoesNotFit& refusal) {
     EXPECT_EQ(Tier::device, refusal.tier);
     EXPECT_EQ(kChunkBytes, refusal.missing_bytes);
     EXPECT_EQ(ErrorKind::does_not_fit, refusal.kind());
@@ -198,7 +198,7 @@ TEST(ChunkManager, MoreContentThanAllTiersHoldIsRefusedWhenNothingCanBeReleased)
     for (; filled < chunks.size(); ++filled) {
       write_words(manager.acquire(chunks[filled], Tier::device, Access::overwrite).bytes(), filled);
     }
-  } catch (const DoesNotFit&) {
+  } catch (const memory::DoesNotFit&) {
   }
   ASSERT_EQ(3U, filled);    // one on the device, two in the host
   manager.drop(chunks[2]);  // space for swapping

@@ -31,7 +31,7 @@ class ChunksAhead : public testing::Test {
  protected:
   ChunksAhead() {
     std::mt19937_64 random(kSeed);
-    PageBuffer buffer;
+    io::PageBuffer buffer;
     for (int s = 0; s < 2; ++s) {
       stores_.push_back(ChunkStore::create({.paths = {directory_.path() / "a", directory_.path() / "b"},
                                             .name = fmt::format("store{}", s),
@@ -43,8 +43,9 @@ class ChunksAhead : public testing::Test {
       for (std::uint32_t c = 0; c < kChunks; ++c) {
         const auto bytes = buffer.of(round_up(1 + random() % kMostBytes, kPageBytes));
         test::fill_random(bytes, seeds_.emplace_back(random()));
-        write_chunk(*stores_.back(), {ChunkId{c}, Kind::parameter, "bf16", bytes.size(), {}, fmt::format("chunk {}", c)},
-                    c * kMostBytes, bytes);
+        store::write_chunk(*stores_.back(),
+                           {ChunkId{c}, ChunkKind::parameter, "bf16", bytes.size(), {}, fmt::format("chunk {}", c)},
+                           c * kMostBytes, bytes);
       }
       stores_.back()->commit(1, "{}");
       for (const auto& chunk : stores_.back()->committed()) chunks_.push_back(chunk);
@@ -57,12 +58,12 @@ class ChunksAhead : public testing::Test {
     for (std::size_t c = 0; c < kChunks; ++c) order.insert(order.end(), {c, kChunks + c});
     return order;
   }
-  [[nodiscard]] ChunkReadAhead read_ahead(const std::vector<std::size_t>& order) const {
-    std::vector<ChunkReadAhead::Chunk> chunks;
+  [[nodiscard]] store::ChunkReadAhead read_ahead(const std::vector<std::size_t>& order) const {
+    std::vector<store::ChunkReadAhead::Chunk> chunks;
     for (const auto c : order) chunks.push_back({&store_of(c), &chunks_[c]});
-    return ChunkReadAhead(chunks);
+    return store::ChunkReadAhead(chunks);
   }
-  void expect_content(std::size_t chunk, PageBuffer& buffer) const {
+  void expect_content(std::size_t chunk, io::PageBuffer& buffer) const {
     std::vector<std::byte> expected(chunks_[chunk].description.bytes);
     test::fill_random(expected, seeds_[chunk]);
     EXPECT_EQ(0, std::memcmp(expected.data(), buffer.of(expected.size()).data(), expected.size()))
@@ -75,7 +76,7 @@ class ChunksAhead : public testing::Test {
   void damage(std::size_t chunk) const {
     const auto& [description, offset, checksum] = chunks_[chunk];
     const auto piece = store_of(chunk).pieces(offset, description.bytes).back();
-    const FileHandle file(::open(path_of(chunk, piece).c_str(), O_RDWR | O_CLOEXEC));
+    const files::FileHandle file(::open(path_of(chunk, piece).c_str(), O_RDWR | O_CLOEXEC));
     char byte = 0;
     const auto at = static_cast<off_t>(piece.offset + piece.bytes - 1);
     ASSERT_EQ(1, ::pread(file.get(), &byte, 1, at));
@@ -94,7 +95,7 @@ TEST_F(ChunksAhead, AllChunksInTheirOrderAreAhead) {
   auto order = in_turns();
   order.insert(order.end(), {0, 1, 0});  // again
   auto ahead = read_ahead(order);
-  PageBuffer buffer;
+  io::PageBuffer buffer;
   for (const auto c : order) {
     ASSERT_TRUE(ahead.take(chunks_[c], buffer)) << "chunk " << c;
     expect_content(c, buffer);
@@ -106,7 +107,7 @@ TEST_F(ChunksAhead, AllChunksInTheirOrderAreAhead) {
 TEST_F(ChunksAhead, TakenChunksAreTheCallers) {
   const auto order = in_turns();
   auto ahead = read_ahead(order);
-  std::vector<PageBuffer> taken(order.size());
+  std::vector<io::PageBuffer> taken(order.size());
   for (std::size_t i = 0; i < order.size(); ++i) ASSERT_TRUE(ahead.take(chunks_[order[i]], taken[i]));
   for (std::size_t i = 0; i < order.size(); ++i) expect_content(order[i], taken[i]);
 }
@@ -116,7 +117,7 @@ TEST_F(ChunksAhead, AnyOtherOrderEndsToo) {
   auto ahead = read_ahead(order);
   std::mt19937_64 random(kSeed);
   std::ranges::shuffle(order, random);
-  PageBuffer buffer;
+  io::PageBuffer buffer;
   std::size_t taken = 0;
   for (const auto c : order)
     if (ahead.take(chunks_[c], buffer)) {
@@ -131,7 +132,7 @@ TEST_F(ChunksAhead, DamagedChunksAreLeftToTheCaller) {
   damage(kDamaged);
   const auto order = in_turns();
   auto ahead = read_ahead(order);
-  PageBuffer buffer;
+  io::PageBuffer buffer;
   for (const auto c : order) {
     EXPECT_EQ(c != kDamaged, ahead.take(chunks_[c], buffer)) << "chunk " << c;
     if (c != kDamaged) expect_content(c, buffer);
@@ -144,7 +145,7 @@ TEST_F(ChunksAhead, ChunksBehindTheEndOfAFileAreLeftToTheCaller) {
   std::filesystem::resize_file(path_of(cut, piece), piece.offset);
   const auto order = in_turns();
   auto ahead = read_ahead(order);
-  PageBuffer buffer;
+  io::PageBuffer buffer;
   for (const auto c : order) EXPECT_EQ(c != cut, ahead.take(chunks_[c], buffer)) << "chunk " << c;
 }
 

@@ -26,7 +26,7 @@ inline constexpr std::uint64_t kPlaceBytes = 2 * kChunkBytes;  // two generation
 inline ChunkDescription description_of(std::uint32_t id) {
   const std::string tensor = fmt::format("layers.{}.mlp", id);
   return {ChunkId{id},
-          Kind::master,
+          ChunkKind::master,
           "fp32",
           kChunkBytes,
           // Every third chunk has columns of a matrix.

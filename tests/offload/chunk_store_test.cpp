@@ -43,7 +43,7 @@ TEST_F(ChunkStoreTest, ACommitIsThereAfterOpeningAgain) {
     expect_committed(*store, {10, 11, 12});
     const auto d = store->committed()[1].description;
     EXPECT_EQ("fp32", d.dtype);
-    EXPECT_EQ(Kind::master, d.kind);
+    EXPECT_EQ(ChunkKind::master, d.kind);
     EXPECT_EQ(description_of(1).ranges, d.ranges);
     EXPECT_EQ("master weight of layers.1.mlp", d.label);
   }
@@ -82,13 +82,14 @@ TEST_F(ChunkStoreTest, TheSameLayoutGoesOnInPlace) {
 // The content cannot have changed, because only the run that wrote it continues in place.
 TEST_F(ChunkStoreTest, PackedStateWithoutRangesGetsThemInPlace) {
   const auto described = [](std::vector<TensorRange> ranges) {
-    return ChunkDescription{ChunkId{0}, Kind::second_moment, "packed", kChunkBytes, std::move(ranges), "second moment of m"};
+    return ChunkDescription{ChunkId{0},  ChunkKind::second_moment, "packed",
+                            kChunkBytes, std::move(ranges),        "second moment of m"};
   };
   const std::vector<TensorRange> rows{{"rows of w", 0, 4, 0}}, others{{"rows of w", 4, 4, 0}};
   {
     const auto store = ChunkStore::create(options());
     const Pages bytes(kChunkBytes);
-    write_chunk(*store, described({}), 0, bytes.span());
+    store::write_chunk(*store, described({}), 0, bytes.span());
     store->commit(1, "");
   }
   const auto store = ChunkStore::open(options());
@@ -134,7 +135,7 @@ TEST_F(ChunkStoreTest, WhatIsNotCommittedNeverHurtsWhatIs) {
 TEST_F(ChunkStoreTest, GradientsAndActivationsArePartOfNoCommit) {
   const auto store = ChunkStore::create(options());
   auto gradient = description_of(0);
-  gradient.kind = Kind::gradient;
+  gradient.kind = ChunkKind::gradient;
   store->describe(gradient);
   EXPECT_EQ(0U, store->place_write(ChunkId{0}, 0, kChunkBytes));
   store->end_write(ChunkId{0}, 0, 1);
@@ -147,7 +148,7 @@ TEST_F(ChunkStoreTest, GradientsAndActivationsArePartOfNoCommit) {
 TEST_F(ChunkStoreTest, EachPlaceOfAnActivationHasItsOwnChecksum) {
   const auto store = ChunkStore::create(options());
   auto activation = description_of(0);
-  activation.kind = Kind::activation;
+  activation.kind = ChunkKind::activation;
   store->describe(activation);
   Pages first(kChunkBytes), second(kChunkBytes);
   fill_random(first.span(), 1);
@@ -270,7 +271,7 @@ TEST_F(ChunkStoreTest, TheCommitBeforeADamagedOneIsTakenIfAllItsBytesAreThere) {
 
 // Otherwise a disk that is large enough for the first two commits of a run could be full at the third.
 TEST_F(ChunkStoreTest, ACommitTakesNoMoreRoomThanTheOneBefore) {
-  class Names final : public FileOps {
+  class Names final : public io::FileOps {
    public:
     int create(int d, const std::string& n) override { return note(kernel_->create(d, n), n, ""); }
     std::int64_t read(int f, std::span<std::byte> to) override { return kernel_->read(f, to); }
@@ -290,7 +291,7 @@ TEST_F(ChunkStoreTest, ACommitTakesNoMoreRoomThanTheOneBefore) {
                                                              names_, [](const auto& n) { return n.starts_with("index."); })));
       return result;
     }
-    std::shared_ptr<FileOps> kernel_ = make_file_ops();
+    std::shared_ptr<io::FileOps> kernel_ = io::make_file_ops();
     std::set<std::string> names_;
   };
   const auto names = std::make_shared<Names>();
@@ -391,7 +392,7 @@ TEST_F(ChunkStoreTest, AReaderWritesBesideTheStore) {
   for (auto* const reader : {store.get(), other.get()}) {
     Pages bytes(kChunkBytes), read(kChunkBytes);
     fill_random(bytes.span(), reader == store.get() ? 5 : 6);
-    reader->describe({kPassing, Kind::activation, "bytes", kChunkBytes, {}, "keys"});
+    reader->describe({kPassing, ChunkKind::activation, "bytes", kChunkBytes, {}, "keys"});
     const auto offset = reader->place_write(kPassing, 0, kChunkBytes);  // the place of chunk 0 in the store
     const auto pieces = reader->pieces(offset, kChunkBytes);
     ASSERT_EQ(1U, pieces.size());
@@ -499,7 +500,7 @@ TEST_F(ChunkStoreTest, WhatAKillBetweenTwoCallsOfACommitLeftIsRemoved) {
 
 TEST_F(ChunkStoreTest, AfterAFailedCommitNothingIsWrittenAnyMore) {
   // Lets the last sync of a commit fail, after everything else has succeeded.
-  class FailingSync final : public FileOps {
+  class FailingSync final : public io::FileOps {
    public:
     int create(int d, const std::string& n) override { return kernel_->create(d, n); }
     std::int64_t read(int f, std::span<std::byte> to) override { return kernel_->read(f, to); }
@@ -512,7 +513,7 @@ TEST_F(ChunkStoreTest, AfterAFailedCommitNothingIsWrittenAnyMore) {
     int switch_off_copy_on_write(int f) override { return kernel_->switch_off_copy_on_write(f); }
 
    private:
-    std::shared_ptr<FileOps> kernel_ = make_file_ops();
+    std::shared_ptr<io::FileOps> kernel_ = io::make_file_ops();
   };
   auto o = options();
   o.deadline = {};

@@ -202,7 +202,9 @@ TEST_F(CommitCopies, AStoreOfAnotherVersionIsRefusedUntouched) {
     const std::string version = R"("version": )";
     return text.replace(text.find(version), version.size() + 1, version + "3");
   };
-  const auto later_record = [&](const std::string& text) { return with_checksum(later(text.substr(text.find('\n') + 1))); };
+  const auto later_record = [&](const std::string& text) {
+    return store::with_checksum(later(text.substr(text.find('\n') + 1)));
+  };
   const auto expect_refused = [&](const char* what_it_is) {
     SCOPED_TRACE(what_it_is);
     const auto before = all_files();
@@ -222,9 +224,9 @@ TEST_F(CommitCopies, AStoreOfAnotherVersionIsRefusedUntouched) {
   for (const auto* const name : {"commit.1", "commit.1.copy"}) write_text(file(name), later_record(whole.at(name)));
   expect_refused("the older record");
   const auto index = later(whole.at("index.2.json"));
-  auto record = *parse_record(whole.at("commit.0"));
-  record.index_checksum = checksum_of_text(index);
-  for (const auto* const name : {"commit.0", "commit.0.copy"}) write_text(file(name), write_record(record));
+  auto record = *store::parse_record(whole.at("commit.0"));
+  record.index_checksum = store::checksum_of_text(index);
+  for (const auto* const name : {"commit.0", "commit.0.copy"}) write_text(file(name), store::write_record(record));
   for (const auto* const name : {"index.2.json", "index.2.json.copy"}) write_text(file(name), index);
   expect_refused("the index");
   expect_committed(*ChunkStore::open(options()), {2});

@@ -28,7 +28,7 @@ class CommonCommitTest : public test::ChunkStoreTest {
 
 TEST_F(CommonCommitTest, IsTheLastThatAllHave) {
   const ChunkStore::Options ranks[] = {committed_at("one", {2, 4}), committed_at("another", {2})};
-  const auto common = open_at_common_commit(ranks);
+  const auto common = store::open_at_common_commit(ranks);
   EXPECT_EQ(2U, common.step);
   EXPECT_EQ(4U, common.newest_step);
   for (const auto& store : common.stores) expect_committed(*store, {2});
@@ -36,15 +36,15 @@ TEST_F(CommonCommitTest, IsTheLastThatAllHave) {
 
 TEST_F(CommonCommitTest, StaysWhatItIsForWhoReadsOnly) {
   const auto o = committed_at("one", {2, 4});
-  expect_committed(*open_at_commit(o, 2), {2});
-  expect_committed(*open_at_commit(o, 4), {4});
+  expect_committed(*store::open_at_commit(o, 2), {2});
+  expect_committed(*store::open_at_commit(o, 4), {4});
 }
 
 // A store keeps two commits: a rank that is further behind has only a commit that the others have removed.
 TEST_F(CommonCommitTest, IsMissedWhereARankHasNone) {
   const ChunkStore::Options ranks[] = {committed_at("one", {2, 4}), committed_at("another", {3})};
   try {
-    open_at_common_commit(ranks);
+    store::open_at_common_commit(ranks);
     FAIL() << "there is no common commit";
   } catch (const Error& e) {
     EXPECT_EQ(ErrorKind::corrupt, e.kind());

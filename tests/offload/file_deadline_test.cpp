@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 using test::open_descriptors;
 
 // A sync that waits until the test releases it.
-class Patient final : public FileOps {
+class Patient final : public io::FileOps {
  public:
   explicit Patient(std::shared_future<void> go_on) : go_on_(std::move(go_on)) {}
   int create(int, const std::string&) override { return -ENOSYS; }
@@ -43,8 +43,8 @@ class Patient final : public FileOps {
 
 TEST(FileDeadline, HasClosedItsOwnDescriptorWhenItAnswers) {
   test::TemporaryDirectory directory;
-  const FileHandle file(::open((directory.path() / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  const auto ops = with_deadline(make_file_ops(), 60s);
+  const files::FileHandle file(::open((directory.path() / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  const auto ops = io::with_deadline(io::make_file_ops(), 60s);
   const auto before = open_descriptors();
   for (int i = 0; i < 300; ++i) {
     ASSERT_EQ(0, ops->sync(file.get()));
@@ -54,11 +54,11 @@ TEST(FileDeadline, HasClosedItsOwnDescriptorWhenItAnswers) {
 
 TEST(FileDeadline, ACallThatDoesNotEndGivesEtimeAndMayEndLater) {
   test::TemporaryDirectory directory;
-  const FileHandle file(::open((directory.path() / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  const files::FileHandle file(::open((directory.path() / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   std::promise<void> go_on;
   const auto before = open_descriptors();
   {
-    const auto ops = with_deadline(std::make_shared<Patient>(go_on.get_future().share()), 20ms);
+    const auto ops = io::with_deadline(std::make_shared<Patient>(go_on.get_future().share()), 20ms);
     EXPECT_EQ(-ETIME, ops->sync(file.get()));
   }
   EXPECT_EQ(before + 1, open_descriptors());  // the running call still has its own descriptor

@@ -60,12 +60,12 @@ class FileStreams : public testing::Test {
 };
 
 TEST_F(FileStreams, WhatWasAnnouncedIsReadAheadByAllThreads) {
-  const auto opened = open_regular(written(), O_RDONLY);
+  const auto opened = files::open_regular(written(), O_RDONLY);
   const int file = opened.get();
   for (const bool holes : {false, true}) {
     SCOPED_TRACE(testing::Message() << "seed " << kSeed << ", holes " << holes);
     const auto parts = parts_of(100, content_.size(), holes);
-    ReadAhead ahead({&file, 1});
+    io::ReadAhead ahead({&file, 1});
     for (const auto& part : parts) ahead.announce(0, part.offset, part.bytes);
     std::atomic<std::size_t> next{0};
     std::atomic<std::uint64_t> wrong{0}, left{0};
@@ -88,10 +88,10 @@ TEST_F(FileStreams, WhatWasAnnouncedIsReadAheadByAllThreads) {
 
 // A ring full of ranges that are not requested yet must not block the reader of another range.
 TEST_F(FileStreams, AnyOtherOrderEndsToo) {
-  const auto opened = open_regular(written(), O_RDONLY);
+  const auto opened = files::open_regular(written(), O_RDONLY);
   const int file = opened.get();
   auto parts = parts_of(0, content_.size(), false);
-  ReadAhead ahead({&file, 1});
+  io::ReadAhead ahead({&file, 1});
   for (const auto& part : parts) ahead.announce(0, part.offset, part.bytes);
   std::ranges::reverse(parts);
   std::vector<std::byte> bytes;
@@ -108,9 +108,9 @@ TEST_F(FileStreams, AnyOtherOrderEndsToo) {
 
 TEST_F(FileStreams, WhatCannotBeReadIsLeftToTheCaller) {
   const auto path = written();
-  const auto opened = open_regular(path, O_RDONLY);
+  const auto opened = files::open_regular(path, O_RDONLY);
   const int file = opened.get();
-  ReadAhead ahead({&file, 1});
+  io::ReadAhead ahead({&file, 1});
   std::filesystem::resize_file(path, 10 * kMiB);
   ahead.announce(0, 0, content_.size());
   std::vector<std::byte> bytes(content_.size());
@@ -124,15 +124,15 @@ TEST_F(FileStreams, WhatIsWrittenInAnyOrderIsThere) {
       SCOPED_TRACE(testing::Message() << folder << ", seed " << kSeed << ", shuffled " << shuffled);
       const auto path = folder / (directory_.path().filename().string() + "-written");
       {
-        NewFile file(path, 0644);
+        files::NewFile file(path, 0644);
         auto parts = parts_of(0, content_.size(), false);
         std::mt19937_64 random(kSeed);
         if (shuffled) std::ranges::shuffle(parts, random);
-        WriteBehind behind(file.get());
+        io::WriteBehind behind(file.get());
         for (const auto& part : parts)
           ASSERT_FALSE(behind.write(part.offset, std::span(content_).subspan(part.offset, part.bytes)));
         ASSERT_FALSE(behind.drain());
-        file.finish(Durable::yes);
+        file.finish(files::Durable::yes);
       }
       expect_content_in(path);
       std::filesystem::remove(path);
@@ -142,9 +142,9 @@ TEST_F(FileStreams, WhatIsWrittenInAnyOrderIsThere) {
 // Pieces come in order and cover the range, and each has the same offset within a page in memory and in the file.
 TEST_F(FileStreams, WhatIsFilledInPlaceIsThere) {
   const auto path = directory_.path() / "filled";
-  NewFile file(path, 0644);
+  files::NewFile file(path, 0644);
   {
-    WriteBehind behind(file.get());
+    io::WriteBehind behind(file.get());
     std::uint64_t at = 0;
     const auto fill = [&](std::span<std::byte> piece) {
       ASSERT_EQ(at % kPageBytes, reinterpret_cast<std::uintptr_t>(piece.data()) % kPageBytes);
@@ -163,14 +163,14 @@ TEST_F(FileStreams, WhatIsFilledInPlaceIsThere) {
       in_place = !in_place;
     }
     ASSERT_FALSE(behind.drain());
-    file.finish(Durable::yes);
+    file.finish(files::Durable::yes);
   }
   expect_content_in(path);
 }
 
 TEST_F(FileStreams, AFullDiskIsReportedWithItsPlace) {
-  const FileHandle full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
-  WriteBehind behind(full.get());
+  const files::FileHandle full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  io::WriteBehind behind(full.get());
   auto failure = behind.write(kPageBytes, std::span(content_).first(2 * kMiB));
   if (!failure) failure = behind.drain();
   ASSERT_TRUE(failure);

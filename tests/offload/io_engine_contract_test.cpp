@@ -92,7 +92,7 @@ class IoEngineContract : public testing::TestWithParam<const char*> {
   }
 
   test::TemporaryDirectory directory_;
-  std::vector<FileHandle> files_;
+  std::vector<files::FileHandle> files_;
   Pages memory_{4 * kMiB};
   std::unique_ptr<IoEngine> engine_;
   std::string skip_;
@@ -200,7 +200,7 @@ TEST_P(IoEngineContract, MayBeMadeOnOneThreadAndUsedOnAnother) {
 
 TEST_P(IoEngineContract, AnErrorEndsItsRequestOnceAndNoOther) {
   SKIP_WITHOUT_ENGINE();
-  const FileHandle read_only(::open((directory_.path() / "1").c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
+  const files::FileHandle read_only(::open((directory_.path() / "1").c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT));
   const auto engine = make({files_[0].get(), read_only.get()}, {0, 3, 6});
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(EBADF, run(*engine, {IoRequest::Op::write, 1, 0, memory_.data(), kPageBytes, {}}));
@@ -235,7 +235,7 @@ TEST(IoBacklog, DemandGoesBeforePrefetchBeforeWriteBack) {
   using Priority = IoRequest::Priority;
   auto write = request_of(Priority::write_back), prefetch = request_of(Priority::prefetch);
   auto first = request_of(Priority::demand), second = request_of(Priority::demand);
-  IoBacklog backlog;
+  io::IoBacklog backlog;
   for (auto* request : {&write, &prefetch, &first, &second}) backlog.push(*request);
   EXPECT_EQ(&first, backlog.pop());
   EXPECT_EQ(&second, backlog.pop());
@@ -249,7 +249,7 @@ TEST(IoBacklog, DemandGoesBeforePrefetchBeforeWriteBack) {
 TEST(IoBacklog, NothingWaitsForEver) {
   auto write = request_of(IoRequest::Priority::write_back);
   std::deque<IoRequest> demands(100, request_of(IoRequest::Priority::demand));
-  IoBacklog backlog;
+  io::IoBacklog backlog;
   backlog.push(write);
   int started_before = 0;
   for (auto& demand : demands) {
@@ -262,7 +262,7 @@ TEST(IoBacklog, NothingWaitsForEver) {
 
 TEST(IoBacklog, AReadOvertakesTheWritesThatWaitInTheEngine) {
   test::TemporaryDirectory directory;
-  const FileHandle file(::open((directory.path() / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0600));
+  const files::FileHandle file(::open((directory.path() / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0600));
   ASSERT_EQ(0, ::ftruncate(file.get(), static_cast<off_t>(kMiB)));
   Pages memory(kMiB);
   IoOptions options;
@@ -293,7 +293,7 @@ TEST(IoWindow, HoldsSoManyBytesButTwoRequestsAtLeast) {
   IoRequest small, large;
   small.bytes = kPageBytes;
   large.bytes = kMiB;
-  IoWindow window(8, 4 * kPageBytes);
+  io::IoWindow window(8, 4 * kPageBytes);
   for (int i = 0; i < 4; ++i) {
     EXPECT_TRUE(window.room()) << i;
     window.start(small);
@@ -318,26 +318,26 @@ TEST(IoWindow, IsWiderAfterManyWritesUntilTheNextRead) {
   IoRequest read, write;
   write.op = IoRequest::Op::write;
   read.bytes = write.bytes = 2 * kMiB;
-  IoWindow window(64, 4 * kMiB);
+  io::IoWindow window(64, 4 * kMiB);
   const auto most_requests = [&] {
     auto held = window;
     while (held.room()) held.start(write);
     return held.requests();
   };
-  for (std::uint64_t written = 0; written < IoWindow::kOnlyWritesBytes; written += write.bytes) {
-    if (written + 4 * kMiB < IoWindow::kOnlyWritesBytes) {
+  for (std::uint64_t written = 0; written < io::IoWindow::kOnlyWritesBytes; written += write.bytes) {
+    if (written + 4 * kMiB < io::IoWindow::kOnlyWritesBytes) {
       EXPECT_EQ(2U, most_requests()) << "after " << written << " bytes";
     }
     window.start(write);
     window.end(write);
   }
-  EXPECT_EQ(IoWindow::kWideBytes / write.bytes, most_requests());
+  EXPECT_EQ(io::IoWindow::kWideBytes / write.bytes, most_requests());
   window.start(read);
   EXPECT_EQ(2U, most_requests());
 }
 
 TEST(Backoff, PausesGrowUntilSomethingIsTaken) {
-  Backoff backoff;
+  io::Backoff backoff;
   EXPECT_FALSE(backoff.active());
   std::int64_t now = 1000, last = 0;
   for (int i = 0; i < 20; ++i) {
@@ -369,7 +369,7 @@ std::size_t cached_pages(int file, std::uint64_t bytes) {
 TEST(UncachedEngine, LeavesNothingInThePageCache) {
   constexpr std::uint64_t kBytes = 32 * kMiB, kBlock = kMiB;
   test::TemporaryDirectory directory;
-  const FileHandle file(::open((directory.path() / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  const files::FileHandle file(::open((directory.path() / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   struct statfs system {};
   ASSERT_EQ(0, ::fstatfs(file.get(), &system));
   if (system.f_type == TMPFS_MAGIC) GTEST_SKIP() << directory.path() << " is in memory, where a file has no other place";
@@ -413,7 +413,7 @@ TEST(UncachedEngine, LeavesNothingInThePageCache) {
 // bytes.
 TEST(UncachedEngine, AFailedWriteOutEndsThatWriteAndAllThatFollow) {
   test::TemporaryDirectory directory;
-  std::vector<FileHandle> files;
+  std::vector<files::FileHandle> files;
   IoOptions options;
   for (const char* name : {"a", "b"}) {
     files.emplace_back(::open((directory.path() / name).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -453,12 +453,12 @@ TEST(UncachedEngine, AFailedWriteOutEndsThatWriteAndAllThatFollow) {
 }
 
 TEST(DirectIo, RulesOfPagesAreKeptByPages) {
-  EXPECT_TRUE(pages_suffice(std::nullopt));
-  EXPECT_TRUE(pages_suffice(DirectIoRules{512, 512}));
-  EXPECT_TRUE(pages_suffice(DirectIoRules{4, 4096}));
-  EXPECT_FALSE(pages_suffice(DirectIoRules{0, 0}));        // none on this file
-  EXPECT_FALSE(pages_suffice(DirectIoRules{512, 16384}));  // larger sectors than terrace's pages
-  EXPECT_EQ(std::nullopt, direct_io_rules(-1));
+  EXPECT_TRUE(io::pages_suffice(std::nullopt));
+  EXPECT_TRUE(io::pages_suffice(io::DirectIoRules{512, 512}));
+  EXPECT_TRUE(io::pages_suffice(io::DirectIoRules{4, 4096}));
+  EXPECT_FALSE(io::pages_suffice(io::DirectIoRules{0, 0}));        // none on this file
+  EXPECT_FALSE(io::pages_suffice(io::DirectIoRules{512, 16384}));  // larger sectors than terrace's pages
+  EXPECT_EQ(std::nullopt, io::direct_io_rules(-1));
 }
 
 }  // namespace

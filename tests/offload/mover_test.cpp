@@ -46,7 +46,7 @@ struct Terraces {
     options.generations = 1;
     store = ChunkStore::create(options);
     for (std::uint32_t c = 0; c < kChunks; ++c) {
-      store->describe({ChunkId{c}, Kind::master, "fp32", kChunkBytes, {}, fmt::format("master weight of layers.{}", c)});
+      store->describe({ChunkId{c}, ChunkKind::master, "fp32", kChunkBytes, {}, fmt::format("master weight of layers.{}", c)});
     }
     IoOptions io;
     io.queue_depth = 4;
@@ -66,7 +66,7 @@ struct Terraces {
   // `held` is released when nothing of the mover uses its parts any more.
   void make_mover(IoEngine& over, std::shared_ptr<void> held = nullptr) {
     mover.reset();
-    Mover::Parts parts;
+    offload::Mover::Parts parts;
     parts.held = std::move(held);
     parts.device = device.get();
     parts.device_base = device_memory.data();
@@ -76,7 +76,7 @@ struct Terraces {
     parts.lanes = &lanes;
     parts.trace = &trace;
     parts.request_bytes = kPageBytes;  // a move has many requests
-    mover = std::make_unique<Mover>(parts);
+    mover = std::make_unique<offload::Mover>(parts);
   }
 
   Move move(std::uint32_t chunk, Tier from, Tier to, std::uint64_t from_slot, std::uint64_t to_slot, const Clock& after) {
@@ -91,11 +91,11 @@ struct Terraces {
   // The test reads and writes both: it can access the memory of either device.
   const Slab device_slab = device->memory().allocate(kDataBytes), host_slab = device->host_memory()->allocate(kDataBytes);
   const std::span<std::byte> device_memory{device_slab.data(), kDataBytes}, host{host_slab.data(), kDataBytes};
-  Lanes lanes;
+  offload::Lanes lanes;
   Trace trace;
   std::unique_ptr<ChunkStore> store;
   std::unique_ptr<IoEngine> engine;
-  std::unique_ptr<Mover> mover;
+  std::unique_ptr<offload::Mover> mover;
   std::array<std::uint64_t, kLanes> sequence{};
 };
 
@@ -111,7 +111,7 @@ std::string error_of(const std::function<void()>& call) {
 // Ends everything that was submitted in one poll. Counts what began and ended between two polls.
 class AtOnce final : public IoEngine {
  public:
-  AtOnce(IoEngine& inner, const Lanes& lanes) : inner_(inner), lanes_(lanes) {}
+  AtOnce(IoEngine& inner, const offload::Lanes& lanes) : inner_(inner), lanes_(lanes) {}
   void submit(std::span<IoRequest* const> requests) override {
     if (requests.front()->op == IoRequest::Op::write) ++writes_;
     inner_.submit(requests);
@@ -137,7 +137,7 @@ class AtOnce final : public IoEngine {
 
  private:
   IoEngine& inner_;
-  const Lanes& lanes_;
+  const offload::Lanes& lanes_;
   std::uint64_t reads_ = 0;
   int writes_ = 0;
 };
@@ -253,7 +253,7 @@ TEST_P(MoverTest, RandomMovesCarryTheOraclesBytes) {
         t.lanes.of(Lane::compute).advance(i + 1);
       }
     });
-    Traffic expected;
+    memory::Traffic expected;
     for (const auto& move : moves) {
       t.mover->issue(move);
       expected.add(move);
@@ -272,7 +272,7 @@ TEST_P(MoverTest, RandomMovesCarryTheOraclesBytes) {
       }
     }
     if (!moves.empty()) {
-      Mover::Flight flight;
+      offload::Mover::Flight flight;
       const auto& last = moves.back();
       ASSERT_TRUE(t.mover->find(lane_of(last.from, last.to), last.sequence, flight));
       EXPECT_LE(flight.issued_ns, flight.ended_ns);
@@ -289,7 +289,7 @@ TEST_P(MoverTest, AFlightTellsWhatItWaitedFor) {
   EXPECT_FALSE(t.lanes.of(Lane::write).reached(1));
   t.lanes.of(Lane::compute).advance(1);
   t.mover->drain();
-  Mover::Flight flight;
+  offload::Mover::Flight flight;
   ASSERT_TRUE(t.mover->find(Lane::download, 1, flight));
   EXPECT_EQ(Lane::compute, flight.waited_for);
   ASSERT_TRUE(t.mover->find(Lane::write, 1, flight));

@@ -226,7 +226,7 @@ TEST_F(StoreFiles, AColleagueOfTheGroupReadsAndDoesNotWrite) {
 }
 
 // The kernel's calls, with a record of their arguments.
-class ToldFiles final : public FileOps {
+class ToldFiles final : public io::FileOps {
  public:
   int create(int d, const std::string& n) override { return kernel_->create(d, n); }
   std::int64_t read(int f, std::span<std::byte> to) override { return kernel_->read(f, to); }
@@ -249,7 +249,7 @@ class ToldFiles final : public FileOps {
   int refusal = 0;
 
  private:
-  std::shared_ptr<FileOps> kernel_ = make_file_ops();
+  std::shared_ptr<io::FileOps> kernel_ = io::make_file_ops();
 };
 
 // Otherwise a power loss could remove the store of a run.
@@ -311,8 +311,8 @@ TEST_F(StoreFiles, APathInUseLeavesTheOthersAsTheyAre) {
     store->commit(1, "");
   }
   {
-    const FileHandle held(::open((o.paths[1] / "store" / "lock").c_str(), O_RDWR | O_CLOEXEC));
-    ASSERT_EQ(Locked::yes, try_lock(held.get(), LOCK_EX));
+    const files::FileHandle held(::open((o.paths[1] / "store" / "lock").c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(files::Locked::yes, files::try_lock(held.get(), LOCK_EX));
     EXPECT_THROW(ChunkStore::create(o), Error);
   }
   expect_committed(*ChunkStore::open(o), {1});

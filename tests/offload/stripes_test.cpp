@@ -19,8 +19,8 @@ TEST(Stripes, EveryByteHasOnePlaceAndFilesAreAsLongAsTheirStripes) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     std::mt19937_64 random(seed);
     Weights weights(1 + random() % 5);
-    for (auto& w : weights) w = 1 + static_cast<std::uint32_t>(random() % Stripes::kMostWeight);
-    const Stripes stripes(kPageBytes * (1 + random() % 4), weights);
+    for (auto& w : weights) w = 1 + static_cast<std::uint32_t>(random() % store::Stripes::kMostWeight);
+    const store::Stripes stripes(kPageBytes * (1 + random() % 4), weights);
     const auto capacity = kPageBytes * (1 + random() % 300);
     std::vector<std::map<std::uint64_t, std::uint64_t>> taken(weights.size());  // for each file: start → end
     std::uint64_t at = 0;
@@ -51,7 +51,7 @@ TEST(Stripes, EveryByteHasOnePlaceAndFilesAreAsLongAsTheirStripes) {
 }
 
 TEST(Stripes, EachFileGetsItsShareOfEveryCycle) {
-  const Stripes stripes(kPageBytes, {3, 1, 2});
+  const store::Stripes stripes(kPageBytes, {3, 1, 2});
   std::map<int, int> count;
   for (const auto& piece : stripes.pieces(6 * kPageBytes, 6 * kPageBytes)) ++count[piece.file];
   EXPECT_EQ((std::map<int, int>{{0, 3}, {1, 1}, {2, 2}}), count);
@@ -62,12 +62,12 @@ TEST(Stripes, EachFileGetsItsShareOfEveryCycle) {
 }
 
 TEST(Stripes, EqualWeightsGoRoundRobin) {
-  const Stripes stripes(kPageBytes, {1, 1});
+  const store::Stripes stripes(kPageBytes, {1, 1});
   for (std::uint64_t s = 0; s < 6; ++s) EXPECT_EQ(static_cast<int>(s % 2), stripes.pieces(s * kPageBytes, 1).front().file);
 }
 
 TEST(Stripes, WeightsAreTheNearestSmallOnesToTheSpeeds) {
-  const auto of = [](std::vector<double> speeds) { return Stripes::weights_of(speeds); };
+  const auto of = [](std::vector<double> speeds) { return store::Stripes::weights_of(speeds); };
   EXPECT_EQ((Weights{1}), of({3e9}));
   EXPECT_EQ((Weights{1, 1}), of({3e9, 2.95e9}));
   EXPECT_EQ((Weights{2, 1}), of({3e9, 1.5e9}));

@@ -50,12 +50,12 @@ std::string name_of(const testing::TestParamInfo<Param>& info) {
 class OptimizerContract : public testing::TestWithParam<Param> {
  protected:
   [[nodiscard]] const Case& optimizer() const { return kOptimizers[std::get<0>(GetParam())]; }
-  [[nodiscard]] std::unique_ptr<Optimizer> make(Isa isa = best_isa()) const {
+  [[nodiscard]] std::unique_ptr<Optimizer> make(rules::Isa isa = rules::best_isa()) const {
     return make_optimizer(optimizer().optimizer, optimizer().settings, isa);
   }
   [[nodiscard]] TestChunk chunk(std::int64_t elements) const {
     const auto& recipe = std::get<1>(GetParam());
-    return {Recipe::of(recipe.dtype, recipe.name, make()->states()), elements};
+    return {rules::Recipe::of(recipe.dtype, recipe.name, make()->states()), elements};
   }
   [[nodiscard]] static UpdateStep step_of(std::uint64_t t) {
     return {.step = t,
@@ -108,10 +108,10 @@ void expect_specified_steps(const Case& optimizer, const Optimizer& tested, Thre
     for (std::size_t k = 0; k < states.size(); ++k) expected.set_states(states[k], new_states[k]);
     // The gap between the second and the third part. Only in a copy of the master is it written, because a copy is written
     // whole.
-    for (std::int64_t i = n - 16; i < n - 13 && chunk.recipe().copies_master(); ++i) expected.set(Kind::parameter, i, 0);
+    for (std::int64_t i = n - 16; i < n - 13 && chunk.recipe().copies_master(); ++i) expected.set(ChunkKind::parameter, i, 0);
     tested.update(pool, step, chunk.update());
     for (std::int64_t i = 0; i < n; ++i) {
-      const auto same_number = [&](Kind kind) { return same(chunk.number(kind, i), expected.number(kind, i)); };
+      const auto same_number = [&](ChunkKind kind) { return same(chunk.number(kind, i), expected.number(kind, i)); };
       for (const auto kind : chunk.recipe().kinds())
         ASSERT_TRUE(same_number(kind)) << "step " << t << ", element " << i << ", " << name_of(kind) << " is "
                                        << chunk.number(kind, i) << " and not " << expected.number(kind, i) << " with gradient "
@@ -121,9 +121,9 @@ void expect_specified_steps(const Case& optimizer, const Optimizer& tested, Thre
 }
 
 TEST_P(OptimizerContract, HundredStepsGiveTheBitsOfTheSpecificationOnEveryInstructionSet) {
-  for (const auto isa : kAllIsas) {
-    if (!runs(isa)) continue;
-    SCOPED_TRACE(std::string(terrace::name_of(isa)));
+  for (const auto isa : rules::kAllIsas) {
+    if (!rules::runs(isa)) continue;
+    SCOPED_TRACE(std::string(rules::name_of(isa)));
     const auto tested = make(isa);
     const auto c = chunk(1003);
     if (c.fp64())
@@ -135,8 +135,8 @@ TEST_P(OptimizerContract, HundredStepsGiveTheBitsOfTheSpecificationOnEveryInstru
 
 // Tests block numbers of random bits that need more than 32 bits.
 TEST_P(OptimizerContract, StepsWithinAGiganticTensorAreTheSpecifiedOnes) {
-  for (const auto isa : kAllIsas) {
-    if (!runs(isa)) continue;
+  for (const auto isa : rules::kAllIsas) {
+    if (!rules::runs(isa)) continue;
     const auto c = chunk(1003);
     if (!c.fp64()) expect_specified_steps<float>(optimizer(), *make(isa), pool_, c, 3, step_of, (1ULL << 35) - 512);
   }
@@ -146,8 +146,8 @@ TEST_P(OptimizerContract, StepsWithinAGiganticTensorAreTheSpecifiedOnes) {
 TEST_P(OptimizerContract, EveryLengthAndEveryInstructionSetGivesTheSameBits) {
   for (std::int64_t n = 0; n < 140; ++n) {
     std::vector<TestChunk> results;
-    for (const auto isa : kAllIsas) {
-      if (!runs(isa)) continue;
+    for (const auto isa : rules::kAllIsas) {
+      if (!rules::runs(isa)) continue;
       auto c = chunk(n);
       draw_weights(c, static_cast<std::uint64_t>(n));
       for (std::uint64_t t = 1; t <= 3; ++t) {
@@ -169,9 +169,9 @@ TEST_P(OptimizerContract, BlocksInARowGiveTheSameBitsOnEveryInstructionSet) {
   constexpr std::int64_t kBlock = 256, kElements = 11 * kBlock + 100;
   for (const std::uint64_t tensor_element : {0, 64, 7}) {
     std::vector<TestChunk> results;
-    std::vector<Isa> isas;
-    for (const auto isa : kAllIsas) {
-      if (!runs(isa)) continue;
+    std::vector<rules::Isa> isas;
+    for (const auto isa : rules::kAllIsas) {
+      if (!rules::runs(isa)) continue;
       isas.push_back(isa);
       auto c = chunk(kElements);
       c.parts = {{.first = 0, .count = 5 * kBlock + 64, .stream = 3, .tensor_element = tensor_element},
@@ -193,7 +193,7 @@ TEST_P(OptimizerContract, BlocksInARowGiveTheSameBitsOnEveryInstructionSet) {
       for (const auto kind : results[r].recipe().kinds())
         for (std::int64_t i = 0; i < kElements; ++i)
           ASSERT_TRUE(same(results[r].number(kind, i), results[0].number(kind, i)))
-              << terrace::name_of(isas.at(r)) << " " << name_of(kind) << " " << i << " of a tensor from " << tensor_element;
+              << rules::name_of(isas.at(r)) << " " << name_of(kind) << " " << i << " of a tensor from " << tensor_element;
   }
 }
 
@@ -284,14 +284,14 @@ TEST_P(OptimizerContract, CopyOfTheMasterIsWrittenWhole) {
       c.parts = parts;
       draw_weights(c, 3);
       draw_gradients(c, 4);
-      std::ranges::fill(c.bytes(Kind::parameter), std::byte{0xff});
+      std::ranges::fill(c.bytes(ChunkKind::parameter), std::byte{0xff});
       make()->update(pool_, {.step = 1, .learning_rate = 1e-3, .first = first}, c.update());
       auto part = parts.begin();
       for (std::int64_t i = 0; i < c.elements(); ++i) {
         while (part != parts.end() && part->first + part->count <= i) ++part;
         const bool padding = part == parts.end() || i < part->first;
         const float expected = padding ? 0.0F : rounded(static_cast<float>(c.weight(i)));
-        ASSERT_EQ(c.number(Kind::parameter, i), expected) << "element " << i << (padding ? ", of the padding" : "");
+        ASSERT_EQ(c.number(ChunkKind::parameter, i), expected) << "element " << i << (padding ? ", of the padding" : "");
       }
     }
 }
@@ -309,7 +309,7 @@ TEST_P(OptimizerContract, PaddingIsLeftAlone) {
   const auto before = a;
   for (auto* c : {&a, &b}) make()->update(pool_, {.learning_rate = 1, .first = true}, c->update());
   for (const auto kind : a.recipe().kinds())
-    if (kind != Kind::gradient) {
+    if (kind != ChunkKind::gradient) {
       EXPECT_EQ(a.bytes(kind), b.bytes(kind)) << name_of(kind);
     }
   EXPECT_TRUE(same(a.weight(170), before.weight(170)));
@@ -355,7 +355,7 @@ TEST(StochasticRounding, KeepsSmallUpdatesInTheMean) {
   for (const auto& [recipe, unit] : {std::pair{"split24-8bit", 0x1p-16}, {"stochastic", 0x1p-8}, {"all-bf16", 0x1p-8}}) {
     constexpr std::int64_t kWeights = 65'536;
     const auto sgd = make_optimizer("sgd", {.weight_decay = 0, .momentum = 0});
-    TestChunk c(Recipe::of(DType::bf16, recipe, sgd->states()), kWeights);
+    TestChunk c(rules::Recipe::of(DType::bf16, recipe, sgd->states()), kWeights);
     for (std::int64_t i = 0; i < kWeights; ++i) {
       c.set_weight(i, 1);
       c.set_gradient(i, 1);
@@ -380,13 +380,13 @@ TEST(RandomHalves, KnownAnswers) {
 }
 
 // The suites above skip instruction sets that this processor does not have; this test makes that visible.
-class InstructionSet : public testing::TestWithParam<Isa> {};
+class InstructionSet : public testing::TestWithParam<rules::Isa> {};
 TEST_P(InstructionSet, RunsHere) {
-  if (!runs(GetParam())) GTEST_SKIP() << "this processor does not run " << terrace::name_of(GetParam());
-  EXPECT_GE(best_isa(), GetParam());
+  if (!rules::runs(GetParam())) GTEST_SKIP() << "this processor does not run " << rules::name_of(GetParam());
+  EXPECT_GE(rules::best_isa(), GetParam());
 }
-INSTANTIATE_TEST_SUITE_P(All, InstructionSet, testing::ValuesIn(kAllIsas),
-                         [](const auto& test) { return std::string(terrace::name_of(test.param)); });
+INSTANTIATE_TEST_SUITE_P(All, InstructionSet, testing::ValuesIn(rules::kAllIsas),
+                         [](const auto& test) { return std::string(rules::name_of(test.param)); });
 
 // The specification agrees with the published formula.
 class Published : public testing::TestWithParam<std::size_t> {};
@@ -395,7 +395,7 @@ class Published : public testing::TestWithParam<std::size_t> {};
 double worst_error(const Case& c, DType dtype) {
   ThreadPool pool(2);
   const auto tested = make_optimizer(c.optimizer, c.settings);
-  TestChunk chunk(Recipe::of(dtype, "fp32", tested->states()), 1003);
+  TestChunk chunk(rules::Recipe::of(dtype, "fp32", tested->states()), 1003);
   draw_weights(chunk, 7);
   std::vector<Real> w(1003), m(1003), v(1003);
   for (std::int64_t i = 0; i < 1003; ++i) w[static_cast<std::size_t>(i)] = chunk.weight(i);

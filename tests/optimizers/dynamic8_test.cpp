@@ -11,15 +11,15 @@
 namespace terrace::test {
 namespace {
 
-using dynamic8::Sign;
-constexpr std::size_t kBlock = dynamic8::kBlockElements;
+using rules::dynamic8::Sign;
+constexpr std::size_t kBlock = rules::dynamic8::kBlockElements;
 
-class Dynamic8 : public testing::TestWithParam<std::tuple<Isa, Sign>> {
+class Dynamic8 : public testing::TestWithParam<std::tuple<rules::Isa, Sign>> {
  protected:
   void SetUp() override {
-    if (!runs(isa())) GTEST_SKIP() << "this processor does not run " << terrace::name_of(isa());
+    if (!rules::runs(isa())) GTEST_SKIP() << "this processor does not run " << rules::name_of(isa());
   }
-  static Isa isa() { return std::get<0>(GetParam()); }
+  static rules::Isa isa() { return std::get<0>(GetParam()); }
   static Sign sign() { return std::get<1>(GetParam()); }
   const std::vector<double> map_ = dynamic_map(sign() == Sign::both);
 
@@ -29,9 +29,9 @@ class Dynamic8 : public testing::TestWithParam<std::tuple<Isa, Sign>> {
       float block[kBlock] = {scale}, decoded[kBlock], stored_scale = 0;
       std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(at), std::min(kBlock - 1, values.size() - at), block + 1);
       std::uint8_t codes[kBlock];
-      dynamic8::encode(isa(), sign(), codes, &stored_scale, block, 1);
+      rules::dynamic8::encode(isa(), sign(), codes, &stored_scale, block, 1);
       ASSERT_EQ(stored_scale, std::max(scale, std::numeric_limits<float>::min()));
-      dynamic8::decode(isa(), sign(), decoded, codes, &stored_scale, 1);
+      rules::dynamic8::decode(isa(), sign(), decoded, codes, &stored_scale, 1);
       for (std::size_t i = 0; i < kBlock; ++i) {
         ASSERT_EQ(codes[i], nearest_code(map_, block[i], stored_scale))
             << std::hexfloat << block[i] << " in a block of scale " << scale;
@@ -87,7 +87,7 @@ TEST_P(Dynamic8, EveryNumberFindsItsNearestCode) {
       block[count] = -x;
       expected[count++] = static_cast<std::uint8_t>(downward);
     }
-    dynamic8::encode(isa(), sign(), codes, &scale, block, 1);
+    rules::dynamic8::encode(isa(), sign(), codes, &scale, block, 1);
     ASSERT_EQ(scale, 1.0F);
     for (std::size_t i = 1; i < count; ++i) ASSERT_EQ(codes[i], expected[i]) << std::hexfloat << block[i];
   }
@@ -102,8 +102,8 @@ TEST_P(Dynamic8, BlocksWithoutCodesShowIt) {
     blocks[3] = std::isnan(odd) || odd > 0 ? 0.5F : 0.0F;
     blocks[77] = odd;
     blocks[kBlock + 5] = 2;
-    dynamic8::encode(isa(), sign(), codes, scales, blocks, 2);
-    dynamic8::decode(isa(), sign(), decoded, codes, scales, 2);
+    rules::dynamic8::encode(isa(), sign(), codes, scales, blocks, 2);
+    rules::dynamic8::decode(isa(), sign(), decoded, codes, scales, 2);
     for (std::size_t i = 0; i < kBlock; ++i) {
       ASSERT_EQ(codes[i], zero);
       ASSERT_TRUE(odd == 0 ? decoded[i] == 0 : std::isnan(decoded[i])) << decoded[i];
@@ -123,9 +123,10 @@ TEST_P(Dynamic8, ScalesMayBeAnyNumber) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Dynamic8, testing::Combine(testing::ValuesIn(kAllIsas), testing::Values(Sign::both, Sign::none)),
+INSTANTIATE_TEST_SUITE_P(All, Dynamic8,
+                         testing::Combine(testing::ValuesIn(rules::kAllIsas), testing::Values(Sign::both, Sign::none)),
                          [](const auto& test) {
-                           return std::string(terrace::name_of(std::get<0>(test.param))) +
+                           return std::string(rules::name_of(std::get<0>(test.param))) +
                                   (std::get<1>(test.param) == Sign::both ? "_signed" : "_unsigned");
                          });
 

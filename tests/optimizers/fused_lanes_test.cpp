@@ -13,10 +13,10 @@
 namespace terrace {
 namespace {
 
-using L = Simd<4>;
+using L = rules::Simd<4>;
 
 void expect_fused(float a, float b, float c) {
-  const L x{fused_in_fp64(L::all(a).numbers, L::all(b).numbers, L::all(c).numbers)};
+  const L x{rules::fused_in_fp64(L::all(a).numbers, L::all(b).numbers, L::all(c).numbers)};
   const float expected = std::fma(a, b, c);
   for (int lane = 0; lane < 4; ++lane) {
     const float sum = x.numbers[lane];

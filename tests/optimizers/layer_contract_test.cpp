@@ -45,7 +45,7 @@ std::vector<UpdateTensor> all_tensors() {
 class LayerContract : public testing::TestWithParam<std::size_t> {
  protected:
   [[nodiscard]] const Case& optimizer() const { return kOptimizers[GetParam()]; }
-  [[nodiscard]] std::unique_ptr<Optimizer> make(Isa isa = best_isa()) const {
+  [[nodiscard]] std::unique_ptr<Optimizer> make(rules::Isa isa = rules::best_isa()) const {
     return make_optimizer(optimizer().optimizer, optimizer().settings, isa);
   }
   [[nodiscard]] TestLayer layer(DType dtype, std::string_view recipe = "fp32", std::int64_t chunk = 4096,
@@ -62,7 +62,7 @@ class LayerContract : public testing::TestWithParam<std::size_t> {
     std::unique_ptr<Stream> stream;
   };
   // Runs `steps` steps. The other arguments, except dtype and recipe, must not change the result.
-  [[nodiscard]] TestLayer run(DType dtype, std::string_view recipe, std::int64_t chunk, int threads, Isa isa,
+  [[nodiscard]] TestLayer run(DType dtype, std::string_view recipe, std::int64_t chunk, int threads, rules::Isa isa,
                               std::int64_t ranks = 1, unsigned steps = 4) const {
     Machine machine(threads);
     auto l = layer(dtype, recipe, chunk, ranks);
@@ -129,15 +129,15 @@ void expect_specified_steps(const Case& c, const Optimizer& tested, Device& devi
   draw_layer_weights(l, 7);
   std::vector<std::vector<A>> packed(l.tensors.size());
   const auto chunk_elements = l.shape().chunk_elements;
-  std::vector<Kind> states;  // states with one number per element
+  std::vector<ChunkKind> states;  // states with one number per element
   for (const auto kind : l.recipe().states)
-    if (!is_packed(l.recipe().format_of(kind))) states.push_back(kind);
+    if (!rules::is_packed(l.recipe().format_of(kind))) states.push_back(kind);
   for (std::uint64_t t = 1; t <= 14; ++t) {
     draw_layer_gradients(l, t);
     draw_hostile_layer_gradients<A>(l, t);
     const auto step = step_of(t);
     auto expected = l;
-    std::map<std::pair<Kind, std::size_t>, std::vector<double>> moved;  // changed states of a chunk
+    std::map<std::pair<ChunkKind, std::size_t>, std::vector<double>> moved;  // changed states of a chunk
     for (const auto kind : states)
       for (std::size_t chunk = 0; chunk < l.chunks().size(); ++chunk)
         moved[{kind, chunk}].resize(static_cast<std::size_t>(chunk_elements));
@@ -151,7 +151,7 @@ void expect_specified_steps(const Case& c, const Optimizer& tested, Device& devi
           use(i, static_cast<std::size_t>(at / chunk_elements), at % chunk_elements);
         }
       };
-      const auto moments = [&](Kind kind) -> std::vector<A>& { return kind == Kind::first_moment ? x.m : x.v; };
+      const auto moments = [&](ChunkKind kind) -> std::vector<A>& { return kind == ChunkKind::first_moment ? x.m : x.v; };
       each([&](std::size_t i, std::size_t chunk, std::int64_t at) {
         x.w[i] = static_cast<A>(l.chunks()[chunk].weight(at));
         x.g[i] = static_cast<A>(l.chunks()[chunk].gradient(at));
@@ -197,22 +197,23 @@ TEST_P(LayerContract, StepsGiveTheBitsOfTheSpecification) {
 TEST_P(LayerContract, NeitherThreadsNorChunksNorInstructionSetsChangeABit) {
   for (const auto& kept : recipe_cases()) {
     SCOPED_TRACE(fmt::format("{} {}", terrace::name_of(kept.dtype), kept.name));
-    const auto expected = run(kept.dtype, kept.name, 1 << 16, 1, best_isa());
+    const auto expected = run(kept.dtype, kept.name, 1 << 16, 1, rules::best_isa());
     for (const int threads : {1, 2, 3})
-      expect_same_weights(run(kept.dtype, kept.name, 2048, threads, best_isa()), expected, fmt::format("{} threads", threads));
-    expect_same_weights(run(kept.dtype, kept.name, 6144, 2, best_isa()), expected, "chunks of 6144");
-    for (const auto isa : kAllIsas)
-      if (runs(isa)) expect_same_weights(run(kept.dtype, kept.name, 4096, 2, isa), expected, std::string(name_of(isa)));
+      expect_same_weights(run(kept.dtype, kept.name, 2048, threads, rules::best_isa()), expected,
+                          fmt::format("{} threads", threads));
+    expect_same_weights(run(kept.dtype, kept.name, 6144, 2, rules::best_isa()), expected, "chunks of 6144");
+    for (const auto isa : rules::kAllIsas)
+      if (rules::runs(isa)) expect_same_weights(run(kept.dtype, kept.name, 4096, 2, isa), expected, std::string(name_of(isa)));
   }
 }
 
 TEST_P(LayerContract, RanksThatShareALayerGiveTheBitsOfOne) {
   for (const auto& kept : recipe_cases()) {
-    const auto expected = run(kept.dtype, kept.name, 1 << 16, 1, best_isa());
+    const auto expected = run(kept.dtype, kept.name, 1 << 16, 1, rules::best_isa());
     for (const std::int64_t ranks : {2, 3, 4, 5})
       for (const std::int64_t chunk : {4096, 8192})
         expect_same_weights(
-            run(kept.dtype, kept.name, chunk, 2, best_isa(), ranks), expected,
+            run(kept.dtype, kept.name, chunk, 2, rules::best_isa(), ranks), expected,
             fmt::format("{} {}, {} ranks, chunks of {}", terrace::name_of(kept.dtype), kept.name, ranks, chunk));
   }
 }
@@ -275,10 +276,10 @@ TEST_P(LayerContract, EveryPackedNumberHasAMeaning) {
 
 // With a recipe of smaller states, the weights after a few steps are close to those with fp32 states.
 TEST_P(LayerContract, RecipesAgreeWithPlainStates) {
-  const auto plain = run(DType::bf16, "fp32", 4096, 2, best_isa());
-  expect_same_weights(run(DType::bf16, "split", 4096, 2, best_isa()), plain, "split");
+  const auto plain = run(DType::bf16, "fp32", 4096, 2, rules::best_isa());
+  expect_same_weights(run(DType::bf16, "split", 4096, 2, rules::best_isa()), plain, "split");
   for (const auto* recipe : {"bf16", "8bit"}) {
-    const auto other = run(DType::bf16, recipe, 4096, 2, best_isa());
+    const auto other = run(DType::bf16, recipe, 4096, 2, rules::best_isa());
     double difference = 0, all = 0;
     for (std::size_t t = 0; t < plain.tensors.size(); ++t)
       for (std::int64_t i = 0; i < plain.tensors[t].elements(); ++i) {
@@ -380,14 +381,15 @@ TEST_P(LayerContract, RefusesWhatDoesNotGoTogether) {
   refused([](TestLayer& l, UpdateStep&) { l.spoil = [](LayerUpdate& u, Packing&) { u.scratch = nullptr; }; }, "is missing");
   if (make()->layer_unit()->second_moment != Packed::none) {
     refused([](TestLayer& l, UpdateStep&) { l.offer_packed(1); }, "packed state");
-    refused([](TestLayer& l, UpdateStep&) { l.spoil = [](LayerUpdate&, Packing& p) { p.back().format = Format::packed64; }; },
+    refused([](TestLayer& l,
+               UpdateStep&) { l.spoil = [](LayerUpdate&, Packing& p) { p.back().format = rules::Format::packed64; }; },
             "packed state is packed64");
     refused([](TestLayer& l, UpdateStep&) { l.spoil = [](LayerUpdate&, Packing& p) { p.back().data = nullptr; }; },
             "packed state is missing");
   }
   auto shared = layer(DType::fp32, "fp32", 2048, 2);
   EXPECT_THROW(shared.update(*make(), *machine_.stream, {.step = 1, .learning_rate = 1e-3, .first = true}), Error);
-  TestChunk chunk(Recipe::of(DType::fp32, "fp32", make()->states()), 8);
+  TestChunk chunk(rules::Recipe::of(DType::fp32, "fp32", make()->states()), 8);
   EXPECT_THROW(make()->update(machine_.pool, {}, chunk.update()), Error);
   OptimizerSettings settings;
   settings.weight_decay = -1;

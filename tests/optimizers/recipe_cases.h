@@ -15,9 +15,9 @@ struct RecipeCase {
 };
 inline std::vector<RecipeCase> recipe_cases() {
   std::vector<RecipeCase> all;
-  for (const auto& recipe : recipes())
+  for (const auto& recipe : rules::recipes())
     for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64, DType::fp16}) try {
-        (void)Recipe::of(dtype, recipe.name);
+        (void)rules::Recipe::of(dtype, recipe.name);
         all.push_back({recipe.name, dtype});
       } catch (const std::exception&) {  // not supported together; refusals_test.cpp tests which
       }

@@ -38,7 +38,7 @@ class Refuses : public testing::TestWithParam<std::string> {
 
 TEST_P(Refuses, StepsAndRatesOutOfRange) {
   const auto optimizer = make_optimizer(GetParam(), {});
-  TestChunk chunk(Recipe::of(DType::fp32, "fp32", optimizer->states()), 8);
+  TestChunk chunk(rules::Recipe::of(DType::fp32, "fp32", optimizer->states()), 8);
   const auto update = [&](UpdateStep step) { return [&, step] { optimizer->update(pool_, step, chunk.update()); }; };
   expect_refused(update({.step = 0, .learning_rate = 1e-3}), "count from 1");
   for (const double bad : {-1.0, kNan, kInfinity}) expect_refused(update({.learning_rate = bad}), "learning rate");
@@ -55,9 +55,9 @@ TEST_P(Refuses, StepsAndRatesOutOfRange) {
 
 TEST_P(Refuses, ArraysThatDoNotMatch) {
   const auto optimizer = make_optimizer(GetParam(), {});
-  TestChunk plain(Recipe::of(DType::fp32, "fp32", optimizer->states()), 8);
-  TestChunk mixed(Recipe::of(DType::bf16, "fp32", optimizer->states()), 8);
-  TestChunk wide(Recipe::of(DType::fp64, "fp32", optimizer->states()), 8);
+  TestChunk plain(rules::Recipe::of(DType::fp32, "fp32", optimizer->states()), 8);
+  TestChunk mixed(rules::Recipe::of(DType::bf16, "fp32", optimizer->states()), 8);
+  TestChunk wide(rules::Recipe::of(DType::fp64, "fp32", optimizer->states()), 8);
   const auto with = [&](TestChunk& chunk, auto change) {
     return [&, change] {
       auto update = chunk.update();
@@ -67,36 +67,39 @@ TEST_P(Refuses, ArraysThatDoNotMatch) {
   };
   expect_refused(with(plain, [&](ChunkUpdate& u) { u.gradient.elements = 7; }), "gradient has 7 elements");
   expect_refused(with(plain, [&](ChunkUpdate& u) { u.gradient.data = nullptr; }), "gradient is missing");
-  expect_refused(with(plain, [&](ChunkUpdate& u) { u.gradient = wide.stored(Kind::gradient); }), "gradient is fp64");
-  expect_refused(with(wide, [&](ChunkUpdate& u) { u.gradient = plain.stored(Kind::gradient); }), "gradient is fp32");
+  expect_refused(with(plain, [&](ChunkUpdate& u) { u.gradient = wide.stored(ChunkKind::gradient); }), "gradient is fp64");
+  expect_refused(with(wide, [&](ChunkUpdate& u) { u.gradient = plain.stored(ChunkKind::gradient); }), "gradient is fp32");
   expect_refused(with(plain, [&](ChunkUpdate& u) { u.parameter = {}; }), "weight is none");
-  expect_refused(with(plain, [&](ChunkUpdate& u) { u.master = plain.stored(Kind::parameter); }), "master weight is fp32");
+  expect_refused(with(plain, [&](ChunkUpdate& u) { u.master = plain.stored(ChunkKind::parameter); }), "master weight is fp32");
   expect_refused(with(mixed, [&](ChunkUpdate& u) { u.master.elements = 9; }), "master weight has 9 elements");
   const std::size_t states = optimizer->states().size();
   for (std::size_t i = 0; i < 2; ++i) {
     const auto* const name = i == 0 ? "first state" : "second state";
     if (i < states) {
       expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i] = {}; }), std::string(name) + " is none");
-      expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i].format = Format::fp64; }), std::string(name) + " is fp64");
+      expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i].format = rules::Format::fp64; }),
+                     std::string(name) + " is fp64");
       expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i].elements = 7; }), std::string(name) + " has 7 elements");
       // Unsigned codes would lose the sign of a first moment; with signed codes, a small second moment could become zero.
-      const bool has_sign = optimizer->states()[i] == Kind::first_moment;
-      expect_refused(
-          with(plain, [&](ChunkUpdate& u) { u.states[i].format = has_sign ? Format::dynamic8_unsigned : Format::dynamic8; }),
-          std::string(name) + " is dynamic8" + (has_sign ? "-unsigned" : ""));
+      const bool has_sign = optimizer->states()[i] == ChunkKind::first_moment;
+      expect_refused(with(plain,
+                          [&](ChunkUpdate& u) {
+                            u.states[i].format = has_sign ? rules::Format::dynamic8_unsigned : rules::Format::dynamic8;
+                          }),
+                     std::string(name) + " is dynamic8" + (has_sign ? "-unsigned" : ""));
     } else {
-      expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i] = plain.stored(Kind::parameter); }), std::string(name));
+      expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i] = plain.stored(ChunkKind::parameter); }), std::string(name));
     }
   }
   plain.parts = {{.first = 0, .count = 9}};
   expect_refused(with(plain, [](ChunkUpdate&) {}), "ascending order");
   plain.parts = {{.first = 0, .count = 4}, {.first = 3, .count = 4}};
   expect_refused(with(plain, [](ChunkUpdate&) {}), "ascending order");
-  TestChunk empty(Recipe::of(DType::fp32, "fp32", optimizer->states()), 8);
+  TestChunk empty(rules::Recipe::of(DType::fp32, "fp32", optimizer->states()), 8);
   empty.parts.clear();
-  const auto before = empty.bytes(Kind::parameter);
+  const auto before = empty.bytes(ChunkKind::parameter);
   optimizer->update(pool_, {.learning_rate = 1e-3}, empty.update());  // an empty update is not an error
-  EXPECT_EQ(empty.bytes(Kind::parameter), before);
+  EXPECT_EQ(empty.bytes(ChunkKind::parameter), before);
 }
 
 std::vector<std::string> all_optimizers() {
@@ -131,14 +134,15 @@ TEST(OptimizerSettings, OutOfRangeAreRefused) {
 
 TEST(Recipes, ThatDoNotGoWithADtypeAreRefused) {
   for (const auto* name : {"split", "split-8bit", "split24-8bit", "stochastic", "all-bf16"})
-    for (const auto dtype : {DType::fp32, DType::fp16}) expect_refused([&] { (void)Recipe::of(dtype, name); }, "`dtype` bf16");
+    for (const auto dtype : {DType::fp32, DType::fp16})
+      expect_refused([&] { (void)rules::Recipe::of(dtype, name); }, "`dtype` bf16");
   for (const auto* name : {"bf16", "8bit", "split", "stochastic"})
-    expect_refused([&] { (void)Recipe::of(DType::fp64, name); }, std::string("recipe ") + name);
+    expect_refused([&] { (void)rules::Recipe::of(DType::fp64, name); }, std::string("recipe ") + name);
 }
 
 TEST(Recipes, SayTheirBytes) {
   const auto bytes = [](DType dtype, const char* name) {
-    const auto r = Recipe::of(dtype, name);
+    const auto r = rules::Recipe::of(dtype, name);
     std::uint64_t sum = 0;
     for (const auto kind : r.kinds()) sum += r.chunk_bytes(kind, 1 << 20);
     return sum;
@@ -155,14 +159,15 @@ TEST(Recipes, SayTheirBytes) {
   EXPECT_EQ(bytes(DType::bf16, "split24-8bit"), 2 * n + 3 * n + 2 * (n + n / 64));
   EXPECT_EQ(bytes(DType::bf16, "stochastic"), 10 * n);
   EXPECT_EQ(bytes(DType::bf16, "all-bf16"), 8 * n);
-  EXPECT_EQ(Recipe::of(DType::fp32, "8bit").chunk_bytes(Kind::first_moment, 2048), 4096U);  // whole pages
+  EXPECT_EQ(rules::Recipe::of(DType::fp32, "8bit").chunk_bytes(ChunkKind::first_moment, 2048), 4096U);  // whole pages
 }
 
 // Settings whose changes are rounded away by a recipe's formats are accepted with a warning.
 TEST(PrecisionWarnings, NameWhatIsRoundedAway) {
   const auto warnings = [](const char* recipe, const char* optimizer, double beta2, std::uint64_t micro_batches) {
     const auto states = make_optimizer(optimizer, {})->states();
-    return precision_warnings(Recipe::of(DType::bf16, recipe, states), optimizer, {.beta2 = beta2}, micro_batches);
+    return rules::precision_warnings(rules::Recipe::of(DType::bf16, recipe, states), optimizer, {.beta2 = beta2},
+                                     micro_batches);
   };
   using testing::ElementsAre, testing::HasSubstr, testing::IsEmpty;
   for (const auto* const optimizer : {"adam", "adamw", "lamb", "lion"})
@@ -189,13 +194,13 @@ TEST(PrecisionWarnings, AreTrue) {
   ThreadPool pool(1);
   const auto after = [&](const char* optimizer, const char* recipe, double beta2, int steps, double gradient, double begin) {
     const auto tested = make_optimizer(optimizer, {.beta2 = beta2});
-    TestChunk chunk(Recipe::of(DType::bf16, recipe, tested->states()), 300);
+    TestChunk chunk(rules::Recipe::of(DType::bf16, recipe, tested->states()), 300);
     chunk.parts = {{.first = 0, .count = 300}};
     for (int t = 1; t <= steps; ++t) {
       for (std::int64_t i = 0; i < 300; ++i) chunk.set_gradient(i, t == 1 ? begin : gradient);
       tested->update(pool, {.step = static_cast<std::uint64_t>(t), .learning_rate = 1e-6, .first = t == 1}, chunk.update());
     }
-    return chunk.number(Kind::second_moment, 0);
+    return chunk.number(ChunkKind::second_moment, 0);
   };
   const auto kept = [&](double beta2) {
     return after("adamw", "bf16", beta2, 3000, 0, 1) / after("adamw", "bf16", beta2, 1, 0, 1);
@@ -210,7 +215,7 @@ TEST(PrecisionWarnings, AreTrue) {
 TEST(OptimizerNames, UnknownOnesAreRefusedWithTheKnown) {
   expect_refused([] { make_optimizer("adamv", {}); }, "unknown optimizer \"adamv\"");
   expect_refused([] { make_optimizer("adamv", {}); }, "adamw");
-  expect_refused([] { (void)Recipe::of(DType::fp32, "fp23"); }, "unknown recipe \"fp23\"");
+  expect_refused([] { (void)rules::Recipe::of(DType::fp32, "fp23"); }, "unknown recipe \"fp23\"");
 }
 
 }  // namespace

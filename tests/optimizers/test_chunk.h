@@ -123,68 +123,72 @@ inline std::uint8_t nearest_code(const std::vector<double>& map, float value, fl
 
 class TestChunk {
  public:
-  TestChunk(Recipe recipe, std::int64_t elements) : recipe_(std::move(recipe)), elements_(elements) {
+  TestChunk(rules::Recipe recipe, std::int64_t elements) : recipe_(std::move(recipe)), elements_(elements) {
     for (const auto kind : recipe_.kinds())
-      bytes_[index(kind)].resize(bytes_of(recipe_.format_of(kind), static_cast<std::uint64_t>(elements)));
+      bytes_[index(kind)].resize(rules::bytes_of(recipe_.format_of(kind), static_cast<std::uint64_t>(elements)));
     parts = {{.first = 0, .count = elements}};
   }
-  [[nodiscard]] const Recipe& recipe() const { return recipe_; }
+  [[nodiscard]] const rules::Recipe& recipe() const { return recipe_; }
   [[nodiscard]] std::int64_t elements() const { return elements_; }
 
   std::vector<UpdatePart> parts;
 
   ChunkUpdate update() {
-    ChunkUpdate u{.parameter = stored(Kind::parameter), .master = stored(Kind::master), .gradient = stored(Kind::gradient)};
+    ChunkUpdate u{.parameter = stored(ChunkKind::parameter),
+                  .master = stored(ChunkKind::master),
+                  .gradient = stored(ChunkKind::gradient)};
     for (std::size_t i = 0; i < recipe_.states.size(); ++i) u.states.at(i) = stored(recipe_.states[i]);
     u.parts = parts;
     return u;
   }
-  Stored stored(Kind kind) {
+  Stored stored(ChunkKind kind) {
     const auto kinds = recipe_.kinds();
     if (std::ranges::find(kinds, kind) == kinds.end()) return {};
     return {bytes_[index(kind)].data(), recipe_.format_of(kind), elements_};
   }
-  [[nodiscard]] const std::vector<std::byte>& bytes(Kind kind) const { return bytes_[index(kind)]; }
-  std::vector<std::byte>& bytes(Kind kind) { return bytes_[index(kind)]; }
+  [[nodiscard]] const std::vector<std::byte>& bytes(ChunkKind kind) const { return bytes_[index(kind)]; }
+  std::vector<std::byte>& bytes(ChunkKind kind) { return bytes_[index(kind)]; }
 
   [[nodiscard]] bool fp64() const { return recipe_.compute == DType::fp64; }
   // The weight from which an update starts.
   [[nodiscard]] double weight(std::int64_t i) const {
-    if (recipe_.master == Format::low16)
-      return joined(at<std::uint16_t>(Kind::parameter, i), at<std::uint16_t>(Kind::master, i));
-    if (recipe_.master == Format::low8)
-      return joined(at<std::uint16_t>(Kind::parameter, i), static_cast<std::uint16_t>(at<std::uint8_t>(Kind::master, i) * 256));
-    return recipe_.has_master() ? number(Kind::master, i) : number(Kind::parameter, i);
+    if (recipe_.master == rules::Format::low16)
+      return joined(at<std::uint16_t>(ChunkKind::parameter, i), at<std::uint16_t>(ChunkKind::master, i));
+    if (recipe_.master == rules::Format::low8)
+      return joined(at<std::uint16_t>(ChunkKind::parameter, i),
+                    static_cast<std::uint16_t>(at<std::uint8_t>(ChunkKind::master, i) * 256));
+    return recipe_.has_master() ? number(ChunkKind::master, i) : number(ChunkKind::parameter, i);
   }
   void set_weight(std::int64_t i, double value) {
-    if (recipe_.master == Format::fp32) {
-      set(Kind::master, i, value);
+    if (recipe_.master == rules::Format::fp32) {
+      set(ChunkKind::master, i, value);
       const auto w = static_cast<float>(value);
-      at<std::uint16_t>(Kind::parameter, i) = recipe_.compute == DType::fp16 ? nearest_fp16(w) : nearest_ties_away(w);
-    } else if (recipe_.master == Format::low16) {
+      at<std::uint16_t>(ChunkKind::parameter, i) = recipe_.compute == DType::fp16 ? nearest_fp16(w) : nearest_ties_away(w);
+    } else if (recipe_.master == rules::Format::low16) {
       const auto bits = std::bit_cast<std::uint32_t>(static_cast<float>(value));
-      at<std::uint16_t>(Kind::parameter, i) = nearest_ties_away(static_cast<float>(value));
-      at<std::uint16_t>(Kind::master, i) = static_cast<std::uint16_t>(bits);
-    } else if (recipe_.master == Format::low8) {
+      at<std::uint16_t>(ChunkKind::parameter, i) = nearest_ties_away(static_cast<float>(value));
+      at<std::uint16_t>(ChunkKind::master, i) = static_cast<std::uint16_t>(bits);
+    } else if (recipe_.master == rules::Format::low8) {
       set_split24(i, split24(static_cast<float>(value), 0x80));
     } else {
-      set(Kind::parameter, i, value);
+      set(ChunkKind::parameter, i, value);
     }
   }
   // Stores a weight as an update does.
   void set_updated_weight(std::int64_t i, double value, const UpdateStep& step, const UpdatePart& part) {
-    if (recipe_.compute != DType::bf16 || (recipe_.has_master() && recipe_.master != Format::low8)) return set_weight(i, value);
+    if (recipe_.compute != DType::bf16 || (recipe_.has_master() && recipe_.master != rules::Format::low8))
+      return set_weight(i, value);
     const auto element = part.tensor_element + static_cast<std::uint64_t>(i - part.first);
     const auto half = random_half_of(step.seed + step.step * 0x9E3779B97F4A7C15U, part.stream, element);
-    if (recipe_.master == Format::low8) return set_split24(i, split24(static_cast<float>(value), 256 - half / 256));
-    at<std::uint16_t>(Kind::parameter, i) = stochastic(static_cast<float>(value), half);
+    if (recipe_.master == rules::Format::low8) return set_split24(i, split24(static_cast<float>(value), 256 - half / 256));
+    at<std::uint16_t>(ChunkKind::parameter, i) = stochastic(static_cast<float>(value), half);
   }
-  void set_states(Kind kind, const std::vector<double>& values) {
-    if (!is_dynamic8(recipe_.format_of(kind))) {
+  void set_states(ChunkKind kind, const std::vector<double>& values) {
+    if (!rules::is_dynamic8(recipe_.format_of(kind))) {
       for (std::int64_t i = 0; i < elements_; ++i) set(kind, i, values[static_cast<std::size_t>(i)]);
       return;
     }
-    const auto map = dynamic_map(recipe_.format_of(kind) == Format::dynamic8);
+    const auto map = dynamic_map(recipe_.format_of(kind) == rules::Format::dynamic8);
     const auto zero = static_cast<std::uint8_t>(std::ranges::find(map, 0.0) - map.begin());
     for (std::int64_t first = 0; first < elements_; first += 256) {
       float scale = 0;
@@ -200,63 +204,63 @@ class TestChunk {
             scale > 0 ? nearest_code(map, static_cast<float>(values[static_cast<std::size_t>(i)]), scale) : zero;
     }
   }
-  [[nodiscard]] double gradient(std::int64_t i) const { return number(Kind::gradient, i); }
-  void set_gradient(std::int64_t i, double value) { set(Kind::gradient, i, value); }
+  [[nodiscard]] double gradient(std::int64_t i) const { return number(ChunkKind::gradient, i); }
+  void set_gradient(std::int64_t i, double value) { set(ChunkKind::gradient, i, value); }
 
-  [[nodiscard]] double number(Kind kind, std::int64_t i) const {
+  [[nodiscard]] double number(ChunkKind kind, std::int64_t i) const {
     switch (recipe_.format_of(kind)) {
-      case Format::fp32: return at<float>(kind, i);
-      case Format::fp64: return at<double>(kind, i);
-      case Format::bf16: return widened(at<std::uint16_t>(kind, i));
-      case Format::fp16: return widened_fp16(at<std::uint16_t>(kind, i));
+      case rules::Format::fp32: return at<float>(kind, i);
+      case rules::Format::fp64: return at<double>(kind, i);
+      case rules::Format::bf16: return widened(at<std::uint16_t>(kind, i));
+      case rules::Format::fp16: return widened_fp16(at<std::uint16_t>(kind, i));
       // The lower bits of a NaN are its payload, which is not compared.
-      case Format::low16: return std::isnan(weight(i)) ? weight(i) : at<std::uint16_t>(kind, i);
-      case Format::low8: return std::isnan(weight(i)) ? weight(i) : at<std::uint8_t>(kind, i);
-      case Format::dynamic8:
-      case Format::dynamic8_unsigned: {
+      case rules::Format::low16: return std::isnan(weight(i)) ? weight(i) : at<std::uint16_t>(kind, i);
+      case rules::Format::low8: return std::isnan(weight(i)) ? weight(i) : at<std::uint8_t>(kind, i);
+      case rules::Format::dynamic8:
+      case rules::Format::dynamic8_unsigned: {
         static const auto both = dynamic_map(true), none = dynamic_map(false);
-        const auto& map = recipe_.format_of(kind) == Format::dynamic8 ? both : none;
+        const auto& map = recipe_.format_of(kind) == rules::Format::dynamic8 ? both : none;
         return static_cast<float>(map[at<std::uint8_t>(kind, i)]) * scale(kind, i);
       }
       default: throw std::logic_error("TestChunk: no single number");
     }
   }
-  void set(Kind kind, std::int64_t i, double value) {
+  void set(ChunkKind kind, std::int64_t i, double value) {
     switch (recipe_.format_of(kind)) {
-      case Format::fp32: at<float>(kind, i) = static_cast<float>(value); break;
-      case Format::fp64: at<double>(kind, i) = value; break;
-      case Format::bf16:
-        at<std::uint16_t>(kind, i) = is_optimizer_state(kind) ? nearest_ties_even(static_cast<float>(value))
-                                                              : nearest_ties_away(static_cast<float>(value));
+      case rules::Format::fp32: at<float>(kind, i) = static_cast<float>(value); break;
+      case rules::Format::fp64: at<double>(kind, i) = value; break;
+      case rules::Format::bf16:
+        at<std::uint16_t>(kind, i) = rules::is_optimizer_state(kind) ? nearest_ties_even(static_cast<float>(value))
+                                                                     : nearest_ties_away(static_cast<float>(value));
         break;
-      case Format::fp16: at<std::uint16_t>(kind, i) = nearest_fp16(static_cast<float>(value)); break;
+      case rules::Format::fp16: at<std::uint16_t>(kind, i) = nearest_fp16(static_cast<float>(value)); break;
       default: throw std::logic_error("TestChunk: no single number");
     }
   }
 
  private:
   void set_split24(std::int64_t i, Split24 weight) {
-    at<std::uint16_t>(Kind::parameter, i) = weight.high;
-    at<std::uint8_t>(Kind::master, i) = weight.low;
+    at<std::uint16_t>(ChunkKind::parameter, i) = weight.high;
+    at<std::uint8_t>(ChunkKind::master, i) = weight.low;
   }
-  static std::size_t index(Kind kind) { return static_cast<std::size_t>(kind); }
+  static std::size_t index(ChunkKind kind) { return static_cast<std::size_t>(kind); }
   template <class T>
-  T& at(Kind kind, std::int64_t i) {
+  T& at(ChunkKind kind, std::int64_t i) {
     return reinterpret_cast<T*>(bytes_[index(kind)].data())[i];
   }
   // Scales follow the codes of all blocks.
-  float& scale(Kind kind, std::int64_t i) { return at<float>(kind, (elements_ + 255) / 256 * 64 + i / 256); }
-  [[nodiscard]] const float& scale(Kind kind, std::int64_t i) const {
+  float& scale(ChunkKind kind, std::int64_t i) { return at<float>(kind, (elements_ + 255) / 256 * 64 + i / 256); }
+  [[nodiscard]] const float& scale(ChunkKind kind, std::int64_t i) const {
     return at<float>(kind, (elements_ + 255) / 256 * 64 + i / 256);
   }
   template <class T>
-  const T& at(Kind kind, std::int64_t i) const {
+  const T& at(ChunkKind kind, std::int64_t i) const {
     return reinterpret_cast<const T*>(bytes_[index(kind)].data())[i];
   }
 
-  Recipe recipe_;
+  rules::Recipe recipe_;
   std::int64_t elements_;
-  std::vector<std::byte> bytes_[kKinds];
+  std::vector<std::byte> bytes_[kChunkKinds];
 };
 
 // Extreme numbers that an update must handle.

@@ -20,8 +20,9 @@ class TestLayer {
   TestLayer(const Optimizer& optimizer, DType dtype, std::string_view recipe, std::vector<UpdateTensor> of_layer,
             std::int64_t chunk_elements, std::int64_t ranks = 1)
       : tensors(std::move(of_layer)), unit_(*optimizer.layer_unit()), chunk_elements_(chunk_elements), ranks_(ranks) {
-    auto r = Recipe::of(dtype, recipe, optimizer.states());
-    if (unit_.second_moment != Packed::none) r.second_moment = dtype == DType::fp64 ? Format::packed64 : Format::packed;
+    auto r = rules::Recipe::of(dtype, recipe, optimizer.states());
+    if (unit_.second_moment != Packed::none)
+      r.second_moment = dtype == DType::fp64 ? rules::Format::packed64 : rules::Format::packed;
     std::int64_t end = 0;
     for (auto& t : tensors) {
       t.first = end;
@@ -48,7 +49,7 @@ class TestLayer {
         auto& update = chunks.emplace_back(chunks_[static_cast<std::size_t>(c)].update());
         update.parts = {};
         for (auto& state : update.states)
-          if (is_packed(state.format)) {
+          if (rules::is_packed(state.format)) {
             auto* const numbers = reinterpret_cast<std::byte*>(packed_[static_cast<std::size_t>(c)].data());
             packed.push_back({numbers, state.format, packed_elements_});
             state = {};
@@ -78,7 +79,7 @@ class TestLayer {
             .chunk_elements = chunk_elements_};
   }
   void offer_packed(std::int64_t numbers_a_chunk) { packed_elements_ = numbers_a_chunk; }  // instead of the needed number
-  [[nodiscard]] const Recipe& recipe() const { return chunks_[0].recipe(); }
+  [[nodiscard]] const rules::Recipe& recipe() const { return chunks_[0].recipe(); }
   [[nodiscard]] double weight(std::size_t tensor, std::int64_t i) const {
     const auto at = tensors[tensor].first + i;
     return chunks_[static_cast<std::size_t>(at / chunk_elements_)].weight(at % chunk_elements_);

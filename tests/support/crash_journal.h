@@ -157,7 +157,7 @@ inline void CrashJournal::leave(std::size_t end, std::uint64_t seed, std::uint64
 }
 
 // The kernel's file operations without its syncs: the journal decides what is durable.
-class JournalFiles final : public FileOps {
+class JournalFiles final : public io::FileOps {
  public:
   explicit JournalFiles(std::shared_ptr<CrashJournal> journal) : journal_(std::move(journal)) {}
 
@@ -202,7 +202,7 @@ class JournalFiles final : public FileOps {
 
  private:
   const std::shared_ptr<CrashJournal> journal_;
-  const std::shared_ptr<FileOps> kernel_ = make_file_ops();
+  const std::shared_ptr<io::FileOps> kernel_ = io::make_file_ops();
   std::mutex mutex_;
   std::map<int, std::uint64_t> files_;  // open small files
   std::uint64_t last_file_ = 0;

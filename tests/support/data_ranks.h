@@ -12,7 +12,7 @@ struct DataRanks {
   std::uint32_t ranks = 1;
   std::uint32_t zero = 0;
   bool canonical = false;
-  SumOrder sums = SumOrder::machines;
+  comm::SumOrder sums = comm::SumOrder::machines;
   Travel gradients = Travel::whole, weights = Travel::whole;
   std::uint32_t shard_group = 0;  // ranks that share one replica of the state; 0: all
   bool local = false;

@@ -24,7 +24,7 @@ class EnglishText {
   }
 
  private:
-  std::uint64_t below(std::uint64_t n) { return random_below(seed_, 0, draws_++, n); }
+  std::uint64_t below(std::uint64_t n) { return math::random_below(seed_, 0, draws_++, n); }
 
   // Rank r has the weight 1/r; computed with integers.
   template <std::size_t N>

@@ -22,7 +22,7 @@
 
 namespace terrace::test {
 
-class FaultyFiles final : public FileOps {
+class FaultyFiles final : public io::FileOps {
  public:
   enum class Call : std::uint8_t { create, read, write, sync, rename, remove, allocate };
   enum class What : std::uint8_t { none, error, half, nothing, late, never, held, torn, flipped, lost, misdirected };
@@ -158,7 +158,7 @@ class FaultyFiles final : public FileOps {
       if (::pwrite(file, page.get(), kPageBytes, static_cast<off_t>(at)) < 0) return;
   }
 
-  const std::shared_ptr<FileOps> kernel_ = make_file_ops();
+  const std::shared_ptr<io::FileOps> kernel_ = io::make_file_ops();
   const Fault fault_;
   mutable std::mutex mutex_;
   std::condition_variable release_;

@@ -22,16 +22,16 @@ inline FakeCuda::Options strict_fake() {
 }
 
 inline std::unique_ptr<Device> make_fake_cuda_device(std::shared_ptr<FakeCuda> fake, ThreadPool& pool,
-                                                     const CudaOptions& options = {}, const CudaPieces& pieces = {}) {
-  return make_device_on(
-      std::move(fake), pool, options, [](CudaRuntime&, Device& device) { return make_cpu_math(device.pool()); }, pieces);
+                                                     const CudaOptions& options = {}, const cuda::CudaPieces& pieces = {}) {
+  return cuda::make_device_on(
+      std::move(fake), pool, options, [](cuda::CudaRuntime&, Device& device) { return make_cpu_math(device.pool()); }, pieces);
 }
 // The same, with math that runs on the streams as kernels do.
 inline std::unique_ptr<Device> make_asynchronous_fake_device(std::shared_ptr<FakeCuda> fake, ThreadPool& pool,
-                                                             const CudaPieces& pieces = {}) {
-  return make_device_on(
+                                                             const cuda::CudaPieces& pieces = {}) {
+  return cuda::make_device_on(
       fake, pool, {},
-      [fake](CudaRuntime&, Device& device) { return std::make_unique<LaunchedMath>(make_cpu_math(device.pool()), fake); },
+      [fake](cuda::CudaRuntime&, Device& device) { return std::make_unique<LaunchedMath>(make_cpu_math(device.pool()), fake); },
       pieces);
 }
 

@@ -21,7 +21,7 @@ class ToldOptimizer final : public Optimizer {
   ToldOptimizer(std::unique_ptr<Optimizer> inner, std::shared_ptr<FakeCuda> fake, int endless = 0)
       : inner_(std::move(inner)), fake_(std::move(fake)), endless_(endless) {}
   [[nodiscard]] std::string name() const override { return inner_->name(); }
-  [[nodiscard]] std::vector<Kind> states() const override { return inner_->states(); }
+  [[nodiscard]] std::vector<ChunkKind> states() const override { return inner_->states(); }
   [[nodiscard]] std::optional<LayerUnit> layer_unit() const override { return inner_->layer_unit(); }
   void update(ThreadPool& pool, const UpdateStep& step, const ChunkUpdate& chunk) const override {
     const auto use = fake_->host_uses(touched_by(kName, chunk));

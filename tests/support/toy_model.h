@@ -197,11 +197,11 @@ inline Model make_model(Sizes s) {
 }
 
 inline void initialise(const ParamSpec& param, std::uint64_t first, TensorView range) {
-  const auto stream = stream_of(param.name.c_str());
+  const auto stream = math::stream_of(param.name.c_str());
   const auto value = [&](std::uint64_t i) {
     return param.init.kind == InitKind::zeros  ? 0.0
            : param.init.kind == InitKind::ones ? 1.0
-                                               : param.init.std * random_normal(7, stream, i);
+                                               : param.init.std * math::random_normal(7, stream, i);
   };
   for (std::int64_t i = 0; i < range.elements(); ++i) {
     const double v = value(first + static_cast<std::uint64_t>(i));

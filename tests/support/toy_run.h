@@ -50,8 +50,8 @@ struct RunOptions {
   std::uint32_t generations = 2;
   std::uint64_t commit_every = 0;  // for the plan; the test itself commits
   bool durable = false;
-  std::shared_ptr<FileOps> file_ops = {};
-  std::chrono::nanoseconds deadline = kIoDeadline;
+  std::shared_ptr<io::FileOps> file_ops = {};
+  std::chrono::nanoseconds deadline = io::kIoDeadline;
   std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
   std::function<std::unique_ptr<Device>(ThreadPool&)> make_device = [](ThreadPool& pool) { return make_cpu_device(pool); };
   std::function<std::unique_ptr<Optimizer>()> make_optimizer = [] { return terrace::make_optimizer("adamw", {}); };
@@ -77,11 +77,11 @@ struct RunOptions {
 struct RunResult {
   Plan planned;
   std::vector<double> losses, norms;
-  std::vector<Traffic> traffic;
-  std::vector<PeakLive> live;
+  std::vector<memory::Traffic> traffic;
+  std::vector<walk::PeakLive> live;
   std::uint64_t hash = 0;
   PerTier<std::uint64_t> peak{};
-  Traffic moved, issued;
+  memory::Traffic moved, issued;
   std::uint64_t steps_run = 0;
 };
 
@@ -112,7 +112,7 @@ inline PlanRequest request_of(const RunOptions& o) {
   request.states = optimizer->states();
   request.layer_unit = optimizer->layer_unit();
   request.param_groups = parse_param_groups(o.param_groups);
-  request.freeze = parse_freeze(o.freeze);
+  request.freeze = model::parse_freeze(o.freeze);
   return request;
 }
 
@@ -156,7 +156,7 @@ struct Training {
     return static_cast<std::size_t>(o.shape.batch.tokens()) * o.shape.micro_batches * o.data.ranks;
   }
   [[nodiscard]] std::int32_t draw(std::uint64_t step, std::uint64_t i) const {
-    return static_cast<std::int32_t>(random_below(3, step, i, static_cast<std::uint64_t>(o.sizes.vocab)));
+    return static_cast<std::int32_t>(math::random_below(3, step, i, static_cast<std::uint64_t>(o.sizes.vocab)));
   }
   // The data of a skipped or left-out step is not used by any other step.
   void read(std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
@@ -177,7 +177,7 @@ struct Training {
   }
   // A NaN loss scale makes all gradients non-finite. No trainer option does that in a chosen step, so this step is run by the
   // engine directly.
-  StepResult step_that_is_not_finite() {
+  run::StepResult step_that_is_not_finite() {
     const std::vector<std::int32_t> tokens(tokens_a_step() / o.data.ranks, 0);
     auto result = engine->step({.tokens = tokens, .targets = tokens, .loss_scale = std::nan("")});
     engine->skip();
@@ -219,11 +219,12 @@ inline RunResult run(const RunOptions& o, Communicator* ranks = nullptr) {
   for (std::uint64_t s = training.steps_done() + 1; s <= o.steps; ++s) {
     if (s == o.left_out_step) continue;
     auto& traffic = out.traffic.emplace_back();
-    const auto add = [&](const StepResult& r) {
+    const auto add = [&](const run::StepResult& r) {
       out.losses.push_back(r.loss_sum);
       out.norms.push_back(r.gradient_norm);
-      for (const auto part : {&Traffic::upload, &Traffic::download, &Traffic::read, &Traffic::write, &Traffic::uploads,
-                              &Traffic::downloads, &Traffic::reads, &Traffic::writes})
+      for (const auto part :
+           {&memory::Traffic::upload, &memory::Traffic::download, &memory::Traffic::read, &memory::Traffic::write,
+            &memory::Traffic::uploads, &memory::Traffic::downloads, &memory::Traffic::reads, &memory::Traffic::writes})
         traffic.*part += r.moved.*part;
       out.live.push_back(r.live);
     };

@@ -40,13 +40,13 @@ TEST(AgreeOnPlan, AllTakeTheSmallestBudgetsAndTheFirstRanksRates) {
     request.budget.device = static_cast<std::uint64_t>(100 + own->rank()) * kMiB;
     request.budget.host = static_cast<std::uint64_t>(300 - own->rank()) * kMiB;
     MachineProfile profile;
-    for (double* const rate : rates_of(profile)) *rate = 5.0 + own->rank();
+    for (double* const rate : profile::rates_of(profile)) *rate = 5.0 + own->rank();
     agree(here.ranks, request, profile);
     EXPECT_EQ(100 * kMiB, request.budget.device);
     EXPECT_EQ(298 * kMiB, request.budget.host);
     EXPECT_EQ(kUnlimited, request.budget.disk);
     EXPECT_EQ(static_cast<std::uint32_t>(own->rank()), request.rank);
-    for (const double* const rate : rates_of(profile)) EXPECT_EQ(5.0, *rate);
+    for (const double* const rate : profile::rates_of(profile)) EXPECT_EQ(5.0, *rate);
   });
 }
 

@@ -28,11 +28,11 @@ void expect_offloads(Place place, const cli::RunConfig& config, const Plan& p, c
   const auto model = lm::make_model(cli::model_config(config));
   const PlannedMoves moves(model, p);
   const bool host = place != Place::in_device, disk = host && place != Place::in_host;
-  EXPECT_EQ(moves.of(Kind::parameter, Lane::upload) > 0, host) << what;
-  EXPECT_EQ(moves.of(Kind::first_moment, Lane::read) > 0, disk) << what;
+  EXPECT_EQ(moves.of(ChunkKind::parameter, Lane::upload) > 0, host) << what;
+  EXPECT_EQ(moves.of(ChunkKind::first_moment, Lane::read) > 0, disk) << what;
   if (place == Place::on_disk) {
-    EXPECT_GT(moves.of(Kind::parameter, Lane::read), 0U) << what;
-    EXPECT_GT(moves.of(Kind::gradient, Lane::read), 0U) << what;
+    EXPECT_GT(moves.of(ChunkKind::parameter, Lane::read), 0U) << what;
+    EXPECT_GT(moves.of(ChunkKind::gradient, Lane::read), 0U) << what;
   }
 }
 
@@ -62,7 +62,7 @@ TEST_F(BitwiseTraining, OffloadedActivationsComeBackAsTheyWere) {
     const auto layers = lm::make_model(cli::model_config(config));
     const PlannedMoves moves(layers, p);
     for (const auto lane : {Lane::upload, Lane::download, Lane::read, Lane::write})
-      EXPECT_GT(moves.of(Kind::activation, lane), 0U) << model.name() << ", " << terrace::name_of(lane);
+      EXPECT_GT(moves.of(ChunkKind::activation, lane), 0U) << model.name() << ", " << terrace::name_of(lane);
     expect_same_bits(reference(model), train_fresh(config), model.name());
   }
 }

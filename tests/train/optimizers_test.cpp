@@ -27,7 +27,7 @@ std::vector<Kept> all_kept() {
     all.push_back({.optimizer = std::string(o.name), .dtype = "fp32"});
     all.push_back({.optimizer = std::string(o.name), .recipe = "split24-8bit"});
   }
-  for (const auto& r : recipes()) all.push_back({.recipe = std::string(r.name)});
+  for (const auto& r : rules::recipes()) all.push_back({.recipe = std::string(r.name)});
   for (const auto* recipe : {"bf16", "8bit"}) all.push_back({.recipe = recipe, .dtype = "fp32"});
   for (const auto* recipe : {"fp32", "8bit"}) all.push_back({.recipe = recipe, .dtype = "fp16"});
   all.push_back({.optimizer = "lamb", .dtype = "fp16"});
@@ -71,7 +71,7 @@ TEST_F(OptimizersTrain, OffloadedAndResumedTheyGiveTheSameBitsAndMoveWhatWasPlan
     ASSERT_TRUE(p.fits) << p.refusal.why;
     const auto model = lm::make_model(cli::model_config(offloaded));
     const PlannedMoves moves(model, p);
-    EXPECT_GT(moves.of(Kind::parameter, Lane::upload), 0U);
+    EXPECT_GT(moves.of(ChunkKind::parameter, Lane::upload), 0U);
     for (const auto kind : p.map.recipe.states) EXPECT_GT(moves.of(kind, Lane::read), 0U) << name_of(kind);
     const auto run = train_fresh(offloaded);
     expect_same_bits(resident, run, kept.name());
@@ -376,7 +376,7 @@ TEST_F(OptimizersTrain, CompactRecipesCostAtMostOnePercent) {
   c.train.lr = c.train.min_lr = 1e-3;
   const double plain = train_fresh(c).eval_loss;
   EXPECT_LT(plain, 2.6) << "nothing was learned that could be lost";
-  for (const auto& r : recipes()) {
+  for (const auto& r : rules::recipes()) {
     c.train.recipe = r.name;
     EXPECT_LE(train_fresh(c).eval_loss, 1.01 * plain) << r.name;
   }

@@ -11,27 +11,29 @@
 namespace terrace::test {
 
 // Moves of the fill and the first three steps.
-class PlannedMoves : private Sink {
+class PlannedMoves : private walk::Sink {
  public:
   PlannedMoves(const Model& model, const Plan& plan) : map_(model, plan.map) {
-    Belady policy;
-    Residency residency(plan.capacity, policy, plan.generations);
+    memory::Belady policy;
+    memory::Residency residency(plan.capacity, policy, plan.generations);
     map_.chunks().add_to(residency);
-    Walk walk(map_, residency, policy);
+    walk::Walk walk(map_, residency, policy);
     walk.run(plan.programs.fill, *this);
     walk.run(plan.programs.first, *this);
     for (int i = 0; i < 2; ++i) walk.run(plan.programs.steady, *this);
   }
-  [[nodiscard]] std::uint64_t of(Kind kind, Lane lane) const { return moves_[static_cast<std::size_t>(kind)][index(lane)]; }
+  [[nodiscard]] std::uint64_t of(ChunkKind kind, Lane lane) const {
+    return moves_[static_cast<std::size_t>(kind)][index(lane)];
+  }
 
  private:
   void move(const Move& move) override {
     ++moves_[static_cast<std::size_t>(map_.chunks()[move.chunk].kind)][index(lane_of(move.from, move.to))];
   }
-  void compute(const Action&, std::span<const Use>, const Residency::Granted&, Lane, std::uint64_t) override {}
+  void compute(const Action&, std::span<const Use>, const memory::Residency::Granted&, Lane, std::uint64_t) override {}
 
   StepMap map_;
-  std::array<std::array<std::uint64_t, kLanes>, kKinds> moves_{};
+  std::array<std::array<std::uint64_t, kLanes>, kChunkKinds> moves_{};
 };
 
 }  // namespace terrace::test

@@ -115,7 +115,7 @@ inline cli::RunConfig config_of(const TinyModel& model, const std::filesystem::p
 inline std::uint64_t thin_host_bytes(cli::RunConfig config) {
   const auto model = lm::make_model(cli::model_config(config));
   const auto request = cli::plan_request(config);
-  const StepMap map(model, {.recipe = Recipe::of(model.dtype, request.recipe, request.states),
+  const StepMap map(model, {.recipe = rules::Recipe::of(model.dtype, request.recipe, request.states),
                             .shape = request.shape,
                             .activations = choose_activations(model, request.shape.batch, request.recompute.value_or(0),
                                                               request.offload.value_or(0)),
@@ -146,7 +146,7 @@ inline void put(cli::RunConfig& config, Place place, const std::filesystem::path
   for (const auto kind : recipe.kinds()) {
     const auto bytes = recipe.chunk_bytes(kind, wide.map.chunk_elements);
     all += bytes;
-    if (kind == Kind::parameter || kind == Kind::gradient) kept += bytes;
+    if (kind == ChunkKind::parameter || kind == ChunkKind::gradient) kept += bytes;
   }
   config.memory.host_memory = std::to_string(round_up(wide.state_bytes * kept / all + thin, kPageBytes));
 }

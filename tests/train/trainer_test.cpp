@@ -32,7 +32,7 @@ TEST(Deal, EverySequenceOfAStepIsDealtOnceHoweverManyRanksThereAre) {
         std::multiset<std::uint64_t> dealt, evaluated;
         for (std::uint64_t rank = 0; rank < ranks; ++rank) {
           // The turns of the ranks may have any order.
-          const Deal deal{rows, micro_batches, together, ranks, rank, ranks - 1 - rank};
+          const train::Deal deal{rows, micro_batches, together, ranks, rank, ranks - 1 - rank};
           for (const auto s : deal.of_steps(step)) dealt.insert(s);
           for (const auto s : deal.of_evaluation(0, micro_batches)) evaluated.insert(s);
         }
@@ -45,15 +45,15 @@ TEST(Deal, EverySequenceOfAStepIsDealtOnceHoweverManyRanksThereAre) {
 }
 
 TEST(Progress, ComesBackAsItWas) {
-  const Progress progress{.skipped_steps = 3, .peak_bytes = {{1, 2, 3}}, .loss_scale = LossScale::State{1024, 17}};
-  const auto back = parse_progress(to_text(progress));
+  const train::Progress progress{.skipped_steps = 3, .peak_bytes = {{1, 2, 3}}, .loss_scale = LossScale::State{1024, 17}};
+  const auto back = train::parse_progress(to_text(progress));
   EXPECT_EQ(3U, back.skipped_steps);
   EXPECT_EQ(2U, back.peak_bytes[Tier::host]);
   EXPECT_EQ((LossScale::State{1024, 17}), *back.loss_scale);
-  EXPECT_FALSE(parse_progress(to_text(Progress{})).loss_scale);
+  EXPECT_FALSE(train::parse_progress(to_text(train::Progress{})).loss_scale);
   for (const auto* const text : {"", "{", "[1]", R"({"skipped_steps":"x"})"}) {
     try {
-      parse_progress(text);
+      train::parse_progress(text);
       FAIL() << text;
     } catch (const Error& e) {
       EXPECT_EQ(ErrorKind::corrupt, e.kind()) << text;
@@ -92,7 +92,7 @@ struct TrainedRun {
     const auto vocab = static_cast<std::uint64_t>(training.o.sizes.vocab);
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const auto draw = [&](std::size_t at) {
-        return static_cast<std::int32_t>(random_below(split == Split::training ? 5 : 6, sequences[i / seq], at, vocab));
+        return static_cast<std::int32_t>(math::random_below(split == Split::training ? 5 : 6, sequences[i / seq], at, vocab));
       };
       tokens[i] = draw(i % seq);
       targets[i] = draw(i % seq + 1);

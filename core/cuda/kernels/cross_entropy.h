@@ -44,7 +44,7 @@ struct CrossEntropyRows {
     const T* const x = a.logits + row * a.stride;
     T* const dx = a.dlogits ? a.dlogits + row * a.stride : nullptr;
     const std::int32_t target = a.targets[row];
-    const bool wrong = target < kPadding || target >= a.columns;
+    const bool wrong = target < math::kPadding || target >= a.columns;
     if (target < 0 || wrong) {  // the same for all threads of the block
       const A fill = wrong ? std::numeric_limits<A>::quiet_NaN() : A(0);
       if (lane.thread() == 0) {
@@ -97,7 +97,7 @@ struct CrossEntropyPartRows {
     const T* const x = a.logits + row * a.stride;
     T* const dx = a.dlogits ? a.dlogits + row * a.stride : nullptr;
     const std::int32_t target = a.targets[row];
-    const bool wrong = target < kPadding || target >= a.columns;
+    const bool wrong = target < math::kPadding || target >= a.columns;
     const A lse = a.lse[row];
     if (lane.thread() == 0) {
       double loss = wrong ? std::numeric_limits<double>::quiet_NaN() : 0.0;

@@ -20,30 +20,30 @@ struct Block8Args {
 
 template <class T>
 struct PackBlock8 {
-  static constexpr int kThreads = kBlock8Elements;
+  static constexpr int kThreads = math::kBlock8Elements;
   template <class Lane>
   TERRACE_KERNEL void operator()(Lane& lane, const Block8Args<T>& a) const {
     const std::int64_t block = a.first + lane.block_x();
-    const float x = widen(a.numbers[block * kBlock8Elements + lane.thread()]);
+    const float x = widen(a.numbers[block * math::kBlock8Elements + lane.thread()]);
     const auto magnitude = std::bit_cast<std::uint32_t>(x) & 0x7fffffffU;
-    const auto s = block8_scale(block_max(lane, magnitude, shared_as<std::uint32_t>(lane)));
-    std::int32_t* const to = a.packed + block * kBlock8Words;
+    const auto s = math::block8_scale(block_max(lane, magnitude, shared_as<std::uint32_t>(lane)));
+    std::int32_t* const to = a.packed + block * math::kBlock8Words;
     if (lane.thread() == 0) *to = std::bit_cast<std::int32_t>(s.scale);
-    reinterpret_cast<std::int8_t*>(to + 1)[lane.thread()] = s.factor == 0 ? std::int8_t{0} : block8_code(x, s.factor);
+    reinterpret_cast<std::int8_t*>(to + 1)[lane.thread()] = s.factor == 0 ? std::int8_t{0} : math::block8_code(x, s.factor);
   }
 };
 
 template <class T>
 struct UnpackBlock8 {
-  static constexpr int kThreads = kBlock8Elements;
+  static constexpr int kThreads = math::kBlock8Elements;
   template <class Lane>
   TERRACE_KERNEL void operator()(Lane& lane, const Block8Args<T>& a) const {
     const std::int64_t block = a.first + lane.block_x();
-    const std::int32_t* const from = a.packed + block * kBlock8Words;
+    const std::int32_t* const from = a.packed + block * math::kBlock8Words;
     const auto scale = std::bit_cast<float>(*from);
     const auto code = reinterpret_cast<const std::int8_t*>(from + 1)[lane.thread()];
     lane.sync();
-    a.numbers[block * kBlock8Elements + lane.thread()] = narrow<T>(block8_value(code, scale));
+    a.numbers[block * math::kBlock8Elements + lane.thread()] = narrow<T>(math::block8_value(code, scale));
   }
 };
 

@@ -52,7 +52,7 @@ struct ChooseExperts {
     }
     for (std::int64_t j = 0; j < r.chosen; ++j) gates[j] /= r.renormalise ? of_chosen : sum;
     for (std::int64_t j = r.chosen; j < r.slots(); ++j) gates[j] = A(1);
-    if (a.targets == nullptr || a.targets[n] != kPadding) return;
+    if (a.targets == nullptr || a.targets[n] != math::kPadding) return;
     for (std::int64_t j = 0; j < r.chosen; ++j) experts[j] = -1, gates[j] = A(0);
   }
 };

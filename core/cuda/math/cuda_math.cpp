@@ -14,7 +14,7 @@
 #include <terrace/core/cuda/math/gpu_time.h>
 #include <terrace/core/cuda/math/kernel_math.h>
 
-namespace terrace {
+namespace terrace::cuda {
 namespace {
 
 CudaProperties properties_of(CudaRuntime& runtime, int index) {
@@ -102,4 +102,4 @@ std::unique_ptr<Math> make_cuda_math(CudaRuntime& runtime, Device& device, const
   return std::make_unique<cuda::KernelMath<CudaBackend>>(device, runtime, device, options);
 }
 
-}  // namespace terrace
+}  // namespace terrace::cuda

@@ -30,8 +30,8 @@ class KernelMath final : public Math {
   explicit KernelMath(Device& device, Args&&... args)
       : backend_(std::forward<Args>(args)...), workspaces_(device, room_bytes()) {}
 
-  void enqueue(Stream& stream, const MathCall& some) override {
-    visit(some, [&](const auto& call) { this->issue(stream, call); });
+  void enqueue(Stream& stream, const math::MathCall& some) override {
+    math::visit(some, [&](const auto& call) { this->issue(stream, call); });
   }
 
   std::string algorithms() const override { return backend_.algorithms(); }
@@ -48,15 +48,15 @@ class KernelMath final : public Math {
     launch(Call::kName, stream, [call](const auto& launcher) { ops::issue(launcher, call); });
     expect_valid_indices(stream, call);
   }
-  void issue(Stream& stream, const CallOf<&Math::matmul>& call) {
+  void issue(Stream& stream, const math::CallOf<&Math::matmul>& call) {
     call.apply([&](const auto&... of) { backend_.matmul(stream, workspaces_.of(stream), of...); });
   }
-  void issue(Stream& stream, const CallOf<&Math::attention>& call) {
+  void issue(Stream& stream, const math::CallOf<&Math::attention>& call) {
     const auto& [shape, out, lse, qkv] = call.arguments;
     attend(call, stream, {.shape = shape, .out = out, .lse = lse, .qkv = qkv},
            [this](const auto&... of) { backend_.attention(of...); });
   }
-  void issue(Stream& stream, const CallOf<&Math::attention_grad>& call) {
+  void issue(Stream& stream, const math::CallOf<&Math::attention_grad>& call) {
     const auto& [shape, dqkv, dout, out, lse, qkv] = call.arguments;
     attend(call, stream, {.gradient = true, .shape = shape, .out = out, .lse = lse, .qkv = qkv, .dqkv = dqkv, .dout = dout},
            [this](const auto&... of) { backend_.attention_grad(of...); });
@@ -87,19 +87,19 @@ class KernelMath final : public Math {
   // Tokens and targets are checked when the kernels have ended. Until then, the rows of invalid indices are NaN.
   template <class Call>
   void expect_valid_indices(Stream&, const Call&) {}
-  void expect_valid_indices(Stream& stream, const CallOf<&Math::embed>& call) {
+  void expect_valid_indices(Stream& stream, const math::CallOf<&Math::embed>& call) {
     const auto& [y, tokens, table, positions, seq, first_position] = call.arguments;
     expect_no_fault(stream, Fault::token, "embed: token", table.shape[0]);
   }
-  void expect_valid_indices(Stream& stream, const CallOf<&Math::embed_grad>& call) {
+  void expect_valid_indices(Stream& stream, const math::CallOf<&Math::embed_grad>& call) {
     const auto& dtable = std::get<0>(call.arguments);
     expect_no_fault(stream, Fault::token, "embed: token", dtable.shape[0]);
   }
-  void expect_valid_indices(Stream& stream, const CallOf<&Math::cross_entropy>& call) {
+  void expect_valid_indices(Stream& stream, const math::CallOf<&Math::cross_entropy>& call) {
     const auto& [loss, dlogits, logits, targets, scale] = call.arguments;
     expect_no_fault(stream, Fault::target, "cross_entropy: target", columns_of(logits));
   }
-  void expect_valid_indices(Stream& stream, const CallOf<&Math::cross_entropy_part>& call) {
+  void expect_valid_indices(Stream& stream, const math::CallOf<&Math::cross_entropy_part>& call) {
     const auto& [loss, dlogits, logits, targets, lse, scale] = call.arguments;
     expect_no_fault(stream, Fault::target, "cross_entropy_part: target", columns_of(logits));
   }

@@ -41,7 +41,7 @@ struct AllOps : Activations<Launcher>,
 // Issues a call by the function of its name.
 #define TERRACE_OPERATION(name, outputs)                                                           \
   template <class Launcher>                                                                        \
-  void issue(const Launcher& launcher, const CallOf<&Math::name>& call) {                          \
+  void issue(const Launcher& launcher, const math::CallOf<&Math::name>& call) {                    \
     call.apply([&](const auto&... arguments) { AllOps<Launcher>::name(launcher, arguments...); }); \
   }
 #include <terrace/core/math/operation_list.inl>

@@ -58,22 +58,22 @@ void run_blocks(const Launcher& launcher, const std::vector<Wave>& waves, Tensor
 
 template <class Launcher>
 void Packing<Launcher>::pack_block8(const Launcher& launcher, TensorView packed, TensorView x) {
-  const std::int64_t blocks = x.elements() / kBlock8Elements;
+  const std::int64_t blocks = x.elements() / math::kBlock8Elements;
   if (blocks == 0) return;
-  const auto wide = static_cast<std::int64_t>(size_of(x.dtype)) * kBlock8Elements;
+  const auto wide = static_cast<std::int64_t>(size_of(x.dtype)) * math::kBlock8Elements;
   const bool in_place = packed.data == x.data;
-  run_blocks<PackBlock8>(launcher, in_place ? narrowing_waves(blocks, wide, kBlock8Bytes) : std::vector<Wave>{{0, blocks}}, x,
-                         packed);
+  run_blocks<PackBlock8>(
+      launcher, in_place ? narrowing_waves(blocks, wide, math::kBlock8Bytes) : std::vector<Wave>{{0, blocks}}, x, packed);
 }
 
 template <class Launcher>
 void Packing<Launcher>::unpack_block8(const Launcher& launcher, TensorView y, TensorView packed) {
-  const std::int64_t blocks = y.elements() / kBlock8Elements;
+  const std::int64_t blocks = y.elements() / math::kBlock8Elements;
   if (blocks == 0) return;
-  const auto wide = static_cast<std::int64_t>(size_of(y.dtype)) * kBlock8Elements;
+  const auto wide = static_cast<std::int64_t>(size_of(y.dtype)) * math::kBlock8Elements;
   const bool in_place = packed.data + packed.bytes() == y.data + y.bytes();
-  run_blocks<UnpackBlock8>(launcher, in_place ? widening_waves(blocks, wide, kBlock8Bytes) : std::vector<Wave>{{0, blocks}}, y,
-                           packed);
+  run_blocks<UnpackBlock8>(
+      launcher, in_place ? widening_waves(blocks, wide, math::kBlock8Bytes) : std::vector<Wave>{{0, blocks}}, y, packed);
 }
 
 template <class Launcher>

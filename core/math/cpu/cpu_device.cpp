@@ -4,7 +4,7 @@
 namespace terrace {
 namespace {
 
-class CpuDevice final : public HostDevice {
+class CpuDevice final : public device::HostDevice {
  public:
   CpuDevice(ThreadPool& pool, const Log& log) : HostDevice(pool, log), math_(make_cpu_math(pool)) {}
   Math& math() override { return *math_; }

@@ -8,8 +8,8 @@ class CpuMath final : public Math {
  public:
   explicit CpuMath(ThreadPool& pool) : compute_{pool, cpu::select_kernels()} {}
 
-  void enqueue(Stream& stream, const MathCall& some) override {
-    visit(some, [&](const auto& call) { stream.submit([call, compute = compute_] { cpu::run(compute, call); }); });
+  void enqueue(Stream& stream, const math::MathCall& some) override {
+    math::visit(some, [&](const auto& call) { stream.submit([call, compute = compute_] { cpu::run(compute, call); }); });
   }
 
  private:

@@ -13,7 +13,7 @@ void for_rows(Compute compute, const char* operation, const MatrixView& logits, 
   const auto* const target = raw<const std::int32_t>(targets);
   blocks(compute.pool, rows_of(logits), rows_a_task(columns), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
-      if (target[r] < kPadding || target[r] >= columns) {
+      if (target[r] < math::kPadding || target[r] >= columns) {
         throw std::out_of_range(std::string(operation) + ": target " + std::to_string(target[r]) + " of row " +
                                 std::to_string(r) + " is outside a vocabulary of " + std::to_string(columns));
       }

@@ -7,12 +7,12 @@
 
 namespace terrace::cpu {
 
-#define TERRACE_OPERATION(name, outputs) CallOf<&Math::name>::Function<Compute> name;
+#define TERRACE_OPERATION(name, outputs) math::CallOf<&Math::name>::Function<Compute> name;
 #include <terrace/core/math/operation_list.inl>
 
 // Runs a call by the function of its name.
 #define TERRACE_OPERATION(name, outputs)                                             \
-  inline void run(Compute compute, const CallOf<&Math::name>& call) {                \
+  inline void run(Compute compute, const math::CallOf<&Math::name>& call) {          \
     call.apply([&](const auto&... arguments) { cpu::name(compute, arguments...); }); \
   }
 #include <terrace/core/math/operation_list.inl>

@@ -5,7 +5,7 @@
 
 #include <terrace/core/math/cpu/tile_product.h>
 
-namespace terrace {
+namespace terrace::math {
 namespace {
 
 // Whether the library uses `set`: a set of this processor, unless DNNL_MAX_CPU_ISA names a smaller one.
@@ -36,4 +36,4 @@ std::string product_group(DType dtype) {
                      dtype == DType::bf16 ? bf16_group() : fp32_group());
 }
 
-}  // namespace terrace
+}  // namespace terrace::math

@@ -95,7 +95,9 @@ void route(Compute compute, const Routing& routing, TensorView gates, TensorView
            TensorView report, TensorView logits, TensorView targets) {
   const std::int64_t n = rows_of(logits), width = routing.experts;
   auto* const numbers = raw<double>(report);
-  const auto is_padding = [&](std::int64_t i) { return !targets.empty() && raw<const std::int32_t>(targets)[i] == kPadding; };
+  const auto is_padding = [&](std::int64_t i) {
+    return !targets.empty() && raw<const std::int32_t>(targets)[i] == math::kPadding;
+  };
   for_dtype(logits.dtype, [&]<class T>() {
     using A = Acc<T>;
     blocks(compute.pool, n, rows_a_task(width * routing.chosen), [&](std::int64_t begin, std::int64_t end) {

@@ -57,8 +57,8 @@ Answer answer_of(const ChatTemplate& by, const TemplateInput& input, std::size_t
             "goes on with \"{}\", and the text with the answer with \"{}\"\n  set {{% generation %}} and {{% endgeneration "
             "%}} around what is to be learned, in a chat_template.jinja beside the tokenizer, or give the texts "
             "as \"prompt\" and \"completion\"",
-            by.name(), message + 1, printable(std::string_view(prompt).substr(at), 40),
-            printable(std::string_view(out.text).substr(at), 40)),
+            by.name(), message + 1, base::printable(std::string_view(prompt).substr(at), 40),
+            base::printable(std::string_view(out.text).substr(at), 40)),
         ErrorKind::refused);
   }
   const auto next = by.write(input, message + 1, true).text;

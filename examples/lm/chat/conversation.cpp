@@ -55,7 +55,8 @@ bool may_be_learned(const Json& object, const std::string& of) {
     const auto found = object.find(mark);
     if (found == object.end() || found->is_null()) continue;
     if (!found->is_boolean() && !(found->is_number() && (*found == 0 || *found == 1)))
-      refuse(fmt::format("\"{}\" of {} is {}, and an answer is learned or it is not", mark, of, printable(found->dump(), 40)),
+      refuse(fmt::format("\"{}\" of {} is {}, and an answer is learned or it is not", mark, of,
+                         base::printable(found->dump(), 40)),
              "write 1 or 0, true or false, or leave it out");
     const bool yes = found->is_boolean() ? found->get<bool>() : *found == 1;
     learned = learned && yes != (mark == kMarks.back());
@@ -118,7 +119,7 @@ std::string_view role_of_speaker(const std::string& from, const std::string& of)
                                                      {"system", "system"}}};
   const auto found = std::ranges::find(kSpeakers, from, &Speaker::from);
   if (found == kSpeakers.end())
-    refuse(fmt::format("{} is from \"{}\", whom terrace does not know", of, printable(from, 40)),
+    refuse(fmt::format("{} is from \"{}\", whom terrace does not know", of, base::printable(from, 40)),
            "write human, gpt or system, or write the conversation as \"messages\"");
   return found->role;
 }

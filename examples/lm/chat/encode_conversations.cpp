@@ -37,7 +37,7 @@ class EncodedWriter {
     const auto sum = checksum_.sum();
     buffer_ += bytes_of(std::span(&sum, 1));
     flush();
-    written([&] { file_->finish(Durable::no); });  // not synced: after a power loss the checksum detects a damaged file
+    written([&] { file_->finish(files::Durable::no); });  // not synced: after a power loss the checksum detects a damaged file
   }
 
  private:
@@ -67,7 +67,7 @@ class EncodedWriter {
   }
 
   std::filesystem::path to_;
-  std::optional<NewFile> file_;
+  std::optional<files::NewFile> file_;
   encoded::Checksum checksum_;
   std::string buffer_;
   std::vector<std::uint32_t> words_;

@@ -115,9 +115,9 @@ std::vector<std::uint32_t> EncodedConversations::read(const Document& document) 
   std::vector<std::uint32_t> words(1 + document.tokens);
   const auto bytes = std::as_writable_bytes(std::span(words));
   try {
-    const auto file = open_regular(file_, O_RDONLY);
+    const auto file = files::open_regular(file_, O_RDONLY);
     if (!file) throw Error(describe_errno(errno));
-    read_all(file.get(), document.offset, bytes);
+    files::read_all(file.get(), document.offset, bytes);
   } catch (const Error& error) {
     changed(error.what());
   }

@@ -72,7 +72,7 @@ class Builder : public nlohmann::json_sax<Json> {
 }  // namespace
 
 Json parse_exact_json(std::string_view text) {
-  demand_shallow_json(text);
+  base::demand_shallow_json(text);
   Builder builder;
   Json::sax_parse(text, &builder);
   return builder.take();

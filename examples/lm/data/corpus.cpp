@@ -216,12 +216,12 @@ std::uint64_t permuted(std::uint64_t seed, std::uint64_t epoch, std::uint64_t in
   constexpr std::uint64_t kRounds = 8;
   const int half_bits = (std::bit_width(count - 1) + 1) / 2;
   const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
-  const std::uint64_t stream = stream_of("data order") + epoch;
+  const std::uint64_t stream = math::stream_of("data order") + epoch;
   std::uint64_t x = index;
   do {
     std::uint64_t left = x >> half_bits, right = x & mask;
     for (std::uint64_t round = 0; round < kRounds; ++round) {
-      const std::uint64_t mixed = random_u32(seed, stream, round << 32 | right);
+      const std::uint64_t mixed = math::random_u32(seed, stream, round << 32 | right);
       left = std::exchange(right, left ^ (mixed & mask));
     }
     x = left << half_bits | right;

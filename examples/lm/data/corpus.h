@@ -64,7 +64,7 @@ class Corpus {
   struct File {
     std::filesystem::path path;
     std::uint64_t first = 0, tokens = 0;  // first token, in the whole corpus
-    FileState state;                      // when the corpus was opened
+    files::FileState state;               // when the corpus was opened
     std::uint64_t first_window = 0;       // number of its first window in the whole corpus
   };
   struct Window {

@@ -13,7 +13,7 @@ namespace terrace::lm {
 
 CorpusFile::CorpusFile(std::filesystem::path path) : path_(std::move(path)) {
   try {
-    file_ = open_regular(path_, O_RDONLY);
+    file_ = files::open_regular(path_, O_RDONLY);
     if (!file_) why_ = errno_error(errno, path_.string(), {}, "change its permissions, or give --data another file");
   } catch (const Error& error) {
     why_.emplace(
@@ -24,15 +24,15 @@ CorpusFile::CorpusFile(std::filesystem::path path) : path_(std::move(path)) {
   }
 }
 
-FileState CorpusFile::state() const try {
+files::FileState CorpusFile::state() const try {
   if (why_) throw Error(*why_);
-  return state_of(file_.get());
+  return files::state_of(file_.get());
 } catch (const Error& error) {
   throw Error(fmt::format("corpus file {} cannot be read: {}", path_.string(), error.what()), ErrorKind::refused,
               error.facts_at(path_.string()));
 }
 
-void CorpusFile::demand_unchanged(const FileState& since) const {
+void CorpusFile::demand_unchanged(const files::FileState& since) const {
   if (why_) fail_read(0, since.bytes, *why_);
   const auto now = state();
   if (now.bytes < since.bytes)

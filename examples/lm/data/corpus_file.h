@@ -22,11 +22,11 @@ class CorpusFile {
  public:
   explicit CorpusFile(std::filesystem::path path);  // does not throw if opening fails; the other functions do
 
-  [[nodiscard]] FileState state() const;  // throws unless it is a regular file
+  [[nodiscard]] files::FileState state() const;  // throws unless it is a regular file
   [[nodiscard]] std::uint64_t bytes() const { return state().bytes; }
   // Throws if the file was written after `since` was taken. Compares size and modification time only, because some file systems
   // give the file another inode number each time.
-  void demand_unchanged(const FileState& since) const;
+  void demand_unchanged(const files::FileState& since) const;
   void read(std::uint64_t offset, std::span<unsigned char> out) const;  // fills all of `out`
   void will_read(std::uint64_t offset, std::uint64_t bytes) const;      // a hint: the kernel starts to read ahead
   void has_read(std::uint64_t offset, std::uint64_t bytes) const;       // a hint: the kernel may drop these pages
@@ -36,7 +36,7 @@ class CorpusFile {
   [[noreturn]] void fail_changed(const std::string& how) const;
 
   std::filesystem::path path_;
-  FileHandle file_;
+  files::FileHandle file_;
   std::optional<Error> why_;  // why opening failed
 };
 

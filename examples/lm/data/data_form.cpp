@@ -60,7 +60,7 @@ bool begins_with_object(std::string_view text) try {
   const auto end = text.find('\n');
   const auto line = text.substr(0, end);
   if (end == std::string_view::npos && text.size() > kLooksAt / 2) return line.starts_with("{\"");
-  demand_shallow_json(line);
+  base::demand_shallow_json(line);
   return nlohmann::json::parse(line, nullptr, false).is_object();
 } catch (const Error&) {
   return false;

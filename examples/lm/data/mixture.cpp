@@ -128,7 +128,7 @@ std::size_t Mixture::next() const {
   std::size_t chosen = weights_.size();
   std::uint64_t first_end = 0;
   std::uint32_t chosen_lot = 0;
-  const auto lot_of = [&](std::size_t source) { return random_u32(seed_, stream_of("mixture") + source, i_); };
+  const auto lot_of = [&](std::size_t source) { return math::random_u32(seed_, math::stream_of("mixture") + source, i_); };
   bool drawn = false;
   for (std::size_t s = 0; s < weights_.size(); ++s) {
     if (place * weights_[s] <= taken_[s] * period_) continue;

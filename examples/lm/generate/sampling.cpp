@@ -91,7 +91,7 @@ std::vector<Candidate> candidates(std::vector<double> logits, const Sampling& sa
 std::int32_t sample(std::vector<double> logits, const Sampling& sampling, std::span<const std::int32_t> seen,
                     std::uint64_t position) {
   const auto tokens = candidates(std::move(logits), sampling, seen);
-  double draw = random_uniform(sampling.seed, kSamplingStream, position);
+  double draw = math::random_uniform(sampling.seed, kSamplingStream, position);
   for (const auto& token : tokens) {
     draw -= token.probability;
     if (draw < 0) return token.token;

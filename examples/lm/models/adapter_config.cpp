@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 }
 
 nlohmann::json adapter_object(const fs::path& file) {
-  demand_fetched(file);
+  files::demand_fetched(file);
   std::string text;
   try {
     text = read_text_file(file);
@@ -37,7 +37,7 @@ nlohmann::json adapter_object(const fs::path& file) {
   constexpr const char* kMend = "bring the file back as PEFT wrote it";
   nlohmann::json json;
   try {
-    json = parse_json(text);
+    json = base::parse_json(text);
   } catch (const Error& error) {
     refuse_file(file, fmt::format("{}\n  {}", error.what(), kMend), ErrorKind::corrupt);
   }
@@ -121,7 +121,7 @@ void demand_nothing_else(const fs::path& file, const nlohmann::json& json) {
   std::vector<std::string> unknown;
   for (const auto& [key, value] : json.items())
     if (std::ranges::count(kKnown, key) == 0 && !is_unused(value))
-      unknown.push_back(fmt::format("{} ({})", printable(key), ConfigReader::shown(value)));
+      unknown.push_back(fmt::format("{} ({})", base::printable(key), ConfigReader::shown(value)));
   if (!unknown.empty())
     refuse_file(file,
                 fmt::format("it has what terrace does not know: {}\n  if that changes nothing of what the adapter computes, "
@@ -155,7 +155,7 @@ void demand_adapted_modules(const fs::path& file, std::span<const std::string> m
       refuse_file(file,
                   fmt::format("its modules (target_modules, exclude_modules) are not those of its adapters: PEFT would drop "
                               "that of {}\n  name it there, or take its tensors out of the file of weights",
-                              printable(module)));
+                              base::printable(module)));
 }
 
 namespace {
@@ -211,7 +211,7 @@ void demand_adapter_config(const fs::path& file, std::int64_t rank, double alpha
   if (told != of_experts)
     refuse_file(file, fmt::format("its parameters of experts (target_parameters) are [{}], and this run's are [{}]\n  give its "
                                   "--lora-targets",
-                                  printable(fmt::format("{}", fmt::join(told, ", "))), fmt::join(of_experts, ", ")));
+                                  base::printable(fmt::format("{}", fmt::join(told, ", "))), fmt::join(of_experts, ", ")));
 }
 
 }  // namespace terrace::lm

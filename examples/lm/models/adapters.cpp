@@ -126,7 +126,7 @@ layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t ra
     std::vector<std::string_view> have;
     for (const auto& target : known) have.push_back(target.word);
     throw Error(fmt::format("--lora-targets: {} has no product \"{}\"\n  it has {}; all is each of them", *family.name,
-                            printable(word), fmt::join(have, ", ")),
+                            base::printable(word), fmt::join(have, ", ")),
                 ErrorKind::refused);
   }
   for (const auto& target : known) {
@@ -190,7 +190,7 @@ WeightSource adapters_from(const fs::path& directory, const layers::Adapters& ad
       if (!used.contains(entry.name))
         refuse(directory / kAdapterWeightsFile, fmt::format("this run has no adapter for its tensor \"{}\"\n  give its "
                                                             "--lora-targets",
-                                                            printable(entry.name)));
+                                                            base::printable(entry.name)));
   demand_adapted_modules(directory / kAdapterConfigFile, modules_of(*tensors));
   std::map<std::string, std::pair<const AdapterTensor*, std::size_t>> places;
   for (const auto& tensor : *tensors)
@@ -247,7 +247,7 @@ void write_adapters(const fs::path& directory, const layers::Adapters& adapters,
                       {"inference_mode", true}};
   if (!modules.empty()) json["target_modules"] = modules;
   if (!parameters.empty()) json["target_parameters"] = parameters;  // unknown to older versions of PEFT
-  replace_text_file(directory / kAdapterConfigFile, json.dump(2) + "\n", Durable::yes);
+  replace_text_file(directory / kAdapterConfigFile, json.dump(2) + "\n", files::Durable::yes);
 }
 
 MergedWeights::MergedWeights(const layers::Adapters& adapters, const Family& family, const Model& model, DType dtype,

@@ -182,7 +182,7 @@ double ConfigReader::query_scalar(const Scales& scales) {
 std::string ConfigReader::shown(const json& value) {
   auto text = value.dump(-1, ' ', false, json::error_handler_t::replace);
   if (text.size() > 100) text = text.substr(0, 100) + "…";
-  return printable(text);
+  return base::printable(text);
 }
 
 void ConfigReader::demand_fixed(const FixedValues& fixed) {
@@ -235,8 +235,9 @@ Rotary ConfigReader::scaling_of(const RotaryPositions& rotary, std::int64_t long
   if (const auto* const both = find(first_word(of_windows)))
     for (const auto& [type, value] : both->items())
       if (std::ranges::count(types, type) == 0)
-        refuse(fmt::format("{} has {}, which is no type of layers of this model", first_word(of_windows), printable(type)),
-               "mend the file");
+        refuse(
+            fmt::format("{} has {}, which is no type of layers of this model", first_word(of_windows), base::printable(type)),
+            "mend the file");
   return found;
 }
 
@@ -303,7 +304,7 @@ std::vector<std::string> ConfigReader::demand_nothing_else(const Family& family)
     if (std::ranges::count(known_, key) != 0) continue;
     const auto kind = further_key(key, values_, family);
     if (kind == FurtherKey::harmless) continue;
-    (kind == FurtherKey::off ? off : unknown).push_back(fmt::format("{} ({})", printable(key), shown(value)));
+    (kind == FurtherKey::off ? off : unknown).push_back(fmt::format("{} ({})", base::printable(key), shown(value)));
   }
   if (unknown.empty()) return off;
   refuse(fmt::format("it has what terrace does not know: {}", fmt::join(unknown, ", ")),

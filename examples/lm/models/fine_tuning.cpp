@@ -70,7 +70,7 @@ void save_adapters(Engine& engine, const std::filesystem::path& directory, const
       std::copy_n(range.data, range.bytes(), at->second.data() + static_cast<std::size_t>(first) * size_of(dtype));
   });
   if (!writes) return;
-  make_folders(directory);
+  files::make_folders(directory);
   write_adapters(
       directory, config.adapters, config.family, model, base, dtype,
       [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
@@ -84,11 +84,11 @@ void save_model(Engine& engine, const std::filesystem::path& directory, const Mo
   if (config.adapters.rank != 0) throw std::logic_error("save_model: the model has adapters");
   if (!writes) return engine.visit([](const ParamSpec&, std::uint64_t, TensorView) {});
   const auto dtype = engine.map().options().recipe.weight_dtype();
-  const auto others = base.empty() ? nlohmann::json() : parse_json(read_text_file(base / kModelConfigFile));
+  const auto others = base.empty() ? nlohmann::json() : base::parse_json(read_text_file(base / kModelConfigFile));
   const auto json = model_config_json(complete(of_all_ranks(config)), dtype, others);
-  make_folders(directory);
+  files::make_folders(directory);
   save_weights(engine, directory / kWeightsFile, {}, io);
-  replace_text_file(directory / kModelConfigFile, json.dump(2) + "\n", Durable::yes);
+  replace_text_file(directory / kModelConfigFile, json.dump(2) + "\n", files::Durable::yes);
 }
 
 }  // namespace terrace::lm

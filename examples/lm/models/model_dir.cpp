@@ -44,7 +44,7 @@ std::int64_t head_size_of(ConfigReader& reader, const ModelConfig& config) {
 ModelConfig parse_model_config(std::string_view text, const std::string& name, std::vector<std::string>* unread) {
   json values;
   try {
-    values = parse_json(text);
+    values = base::parse_json(text);
   } catch (const Error& error) {
     throw Error(fmt::format("{}: {}{}", name, error.what(), kMend), ErrorKind::corrupt, {.path = name});
   }
@@ -112,7 +112,7 @@ ModelConfig read_model_dir(const std::filesystem::path& directory, std::vector<s
                             name),
                 ErrorKind::refused);
   const auto file = directory / kModelConfigFile;
-  demand_fetched(file);
+  files::demand_fetched(file);
   std::string text;
   try {
     text = read_text_file(file);

@@ -68,7 +68,7 @@ const Kind& kind_named(std::string_view name) {
     if (name == kind.name) return kind;
     names.emplace_back(kind.name);
   }
-  refuse_scaling(fmt::format("\"{}\" is no kind; there are {}", printable(std::string(name)), fmt::join(names, ", ")));
+  refuse_scaling(fmt::format("\"{}\" is no kind; there are {}", base::printable(std::string(name)), fmt::join(names, ", ")));
 }
 
 // The factor by which rotated vectors are lengthened, because scores would shrink. `factor`: for yarn, the scaling's own; for
@@ -138,7 +138,8 @@ Rotary parse_rope_scaling(std::string_view text) {
       told.push_back(number.word);
     }
     if (!known)
-      refuse_scaling(fmt::format("\"{}\" is not understood in {}", printable(std::string(one)), printable(std::string(text))));
+      refuse_scaling(
+          fmt::format("\"{}\" is not understood in {}", base::printable(std::string(one)), base::printable(std::string(text))));
   }
   const auto is_told = [&](std::string_view word) { return std::ranges::find(told, word) != told.end(); };
   for (const auto& number : kind.numbers)
@@ -171,7 +172,7 @@ Rotary rope_scaling_of(const json& object, double positions) {
   const auto type = object.value("rope_type", object.value("type", json("default")));
   if (!type.is_string()) refuse_scaling("its type is no text");
   for (const auto& [key, value] : object.items())
-    if (value.is_object()) refuse_scaling(fmt::format("it has {} apart", printable(key)));
+    if (value.is_object()) refuse_scaling(fmt::format("it has {} apart", base::printable(key)));
   if (type == "default") return {};
   const auto& kind = kind_named(type.get<std::string>());
   Rotary scaling;
@@ -219,7 +220,7 @@ Rotary rope_scaling_of(const json& object, double positions) {
   }
   for (const auto& [key, value] : object.items())
     if (!value.is_null() && std::ranges::find(known, key) == known.end())
-      refuse_scaling(fmt::format("{} of {} is not known", printable(key), kind.name));
+      refuse_scaling(fmt::format("{} of {} is not known", base::printable(key), kind.name));
   return checked(scaling);
 }
 

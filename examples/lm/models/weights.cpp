@@ -71,7 +71,7 @@ WeightSource weights_from(const std::filesystem::path& path, const Family& famil
         throw Error(fmt::format("{}: tensor {} is of dtype {}; F32, BF16, F16 and F64 can be read", path.string(), param.name,
                                 name_of(entry->type)),
                     ErrorKind::refused);
-      const auto whole = whole_shape(param.shape, param.split);
+      const auto whole = model::whole_shape(param.shape, param.split);
       const auto rows = entry->shape.empty() ? 0 : entry->shape.front();
       const auto positions = is_of_positions(family, param.name) ? static_cast<std::uint64_t>(whole[0]) : 0;
       bool same = entry->shape.size() == whole.rank();
@@ -83,7 +83,7 @@ WeightSource weights_from(const std::filesystem::path& path, const Family& famil
                     ErrorKind::refused);
       if (!same)
         throw AnotherModel(fmt::format("{}: tensor {} has shape [{}], the model has {}", path.string(), param.name,
-                                       printable(fmt::format("{}", fmt::join(entry->shape, ", "))), to_string(whole)));
+                                       base::printable(fmt::format("{}", fmt::join(entry->shape, ", "))), to_string(whole)));
     }
   WeightSource source([file, &family](const ParamSpec& param, std::uint64_t first, TensorView range) {
     with_span(range, [&](auto out) { file->read(name_in(*file, family, param.name), first, out); });
@@ -138,7 +138,7 @@ std::string hash_weights(Engine& engine) {
   engine.visit([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
     const auto expert_rank = param.dealt.empty() ? 0 : std::ranges::find(param.dealt, param.name) - param.dealt.begin();
     auto& hash = hashes[static_cast<std::size_t>(expert_rank) * parts.tensor.ranks +
-                        rank_of(first, param.shape, param.split, parts.tensor.ranks)];
+                        model::rank_of(first, param.shape, param.split, parts.tensor.ranks)];
     with_span(range, [&](auto in) {
       using T = typename decltype(in)::value_type;
       hash.add(std::span<const T>(in));
@@ -156,7 +156,7 @@ void save_weights(Engine& engine, const std::filesystem::path& path, std::map<st
   const auto declare = [&](const ParamSpec& param, std::size_t expert_rank) {
     if (param.tied) return;
     std::vector<std::uint64_t> shape;
-    const auto whole = whole_shape(param.shape, param.split);
+    const auto whole = model::whole_shape(param.shape, param.split);
     for (std::size_t i = 0; i < whole.rank(); ++i) shape.push_back(static_cast<std::uint64_t>(whole[i]));
     tensors.push_back({param.dealt.empty() ? param.name : param.dealt[expert_rank], dtype, std::move(shape)});
   };

@@ -62,7 +62,7 @@ void write_weight_files(const std::filesystem::path& directory, const Model& mod
   }
   // The index is written last: a directory with an index is complete.
   const nlohmann::json index{{"metadata", {{"total_size", total}}}, {"weight_map", map}};
-  replace_text_file(directory / kWeightsIndex, index.dump(2) + "\n", Durable::yes);
+  replace_text_file(directory / kWeightsIndex, index.dump(2) + "\n", files::Durable::yes);
 }
 
 }  // namespace terrace::lm

@@ -15,7 +15,7 @@ namespace terrace::lm {
 namespace fs = std::filesystem;
 
 std::optional<std::string> text_beside(const fs::path& file) {
-  demand_fetched(file);
+  files::demand_fetched(file);
   std::error_code error;
   if (!fs::exists(file, error)) return {};
   try {
@@ -30,7 +30,7 @@ nlohmann::json object_beside(const fs::path& file) {
   const auto text = text_beside(file);
   if (!text) return nlohmann::json::object();
   try {
-    auto object = parse_json(*text);
+    auto object = base::parse_json(*text);
     if (!object.is_object()) throw Error("it is no object");
     return object;
   } catch (const Error& why) {
@@ -88,7 +88,7 @@ std::vector<AddedToken> ConfigObject::tokens_by_id() const {
     TokenId number = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), number);
     if (error != std::errc{} || end != key.data() + key.size() || number > kMostTokenId)
-      refuse(fmt::format("\"{}\" is no id of a token", printable(key)));
+      refuse(fmt::format("\"{}\" is no id of a token", base::printable(key)));
     auto& added = out.emplace_back(token(entry, false));
     added.id = number;
     if (added.content.empty() || !entry.is_object()) refuse(fmt::format("added token {} has no \"content\"", number));

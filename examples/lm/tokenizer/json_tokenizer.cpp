@@ -26,7 +26,8 @@ const Json& part_of(const Json& rest, const char* key) {
 BpeParts bpe_parts(const TokenizerFile& file, bool byte_level) {
   const auto& model = file.rest["model"];
   const auto type = is_absent(model, "type") ? std::string("BPE") : text_member(model, "type");
-  if (type != "BPE") throw Error(fmt::format("the model \"{}\" is not supported; BPE is", printable(type)), ErrorKind::refused);
+  if (type != "BPE")
+    throw Error(fmt::format("the model \"{}\" is not supported; BPE is", base::printable(type)), ErrorKind::refused);
   for (const char* const key : {"vocab", "merges"})  // null if they were read separately
     if (!is_absent(model, key))
       throw Error(fmt::format("\"{}\" of the model has another form than that of BPE", key), ErrorKind::corrupt);
@@ -86,7 +87,7 @@ class JsonModel final : public TokenizerModel {
       const auto known = bpe.id_of(token.content);
       if (known ? *known != token.id : token.id < bpe.ids() && bpe.bytes_of(token.id))
         throw Error(fmt::format("the added token \"{}\" has the id {}, which the vocabulary has for another token",
-                                printable(token.content), token.id),
+                                base::printable(token.content), token.id),
                     ErrorKind::corrupt);
       if (!added_by_id.emplace(token.id, token).second)
         throw Error(fmt::format("two added tokens have the id {}", token.id), ErrorKind::corrupt);
@@ -197,7 +198,7 @@ std::optional<std::size_t> JsonModel::cut_before(std::string_view text, std::siz
 
 std::string JsonModel::piece(TokenId id, DecodeOptions options) const {
   if (!decoder.unknown.empty())
-    throw Error(fmt::format("the decoder \"{}\" is not supported", printable(decoder.unknown)), ErrorKind::refused);
+    throw Error(fmt::format("the decoder \"{}\" is not supported", base::printable(decoder.unknown)), ErrorKind::refused);
   if (const auto added = added_by_id.find(id); added != added_by_id.end())
     return added->second.special && options.skips_special ? std::string() : added->second.content;
   if (id >= bpe.ids() || !bpe.bytes_of(id)) throw Error(fmt::format("{} is the id of no token", id), ErrorKind::refused);

@@ -25,7 +25,7 @@ const std::string kSpace = "\u2581";  // represents a space in pieces
 
 void load(Processor& processor, const std::string& bytes) {
   if (const auto status = processor.LoadFromSerializedProto(bytes); !status.ok())
-    throw Error(fmt::format("it is no model of sentencepiece: {}", printable(status.ToString())), ErrorKind::corrupt);
+    throw Error(fmt::format("it is no model of sentencepiece: {}", base::printable(status.ToString())), ErrorKind::corrupt);
 }
 
 // True if a piece has a space after a letter, so that it may cross a place where a text is cut.
@@ -115,7 +115,7 @@ class SentencePieceModel final : public TokenizerModel {
 
   static void encode(const Processor& processor, std::string_view part, Ids& ids, TokenBuffer& out) {
     if (const auto status = processor.Encode({part.data(), part.size()}, &ids.all); !status.ok())
-      throw Error(fmt::format("a text of {} bytes cannot be encoded: {}", part.size(), printable(status.ToString())));
+      throw Error(fmt::format("a text of {} bytes cannot be encoded: {}", part.size(), base::printable(status.ToString())));
     std::ranges::transform(ids.all, out.reserve(ids.all.size()), [](int id) { return static_cast<TokenId>(id); });
     out.written(ids.all.size());
   }
@@ -175,8 +175,8 @@ class SentencePieceModel final : public TokenizerModel {
     }
     for (const auto& token : added_)
       if (token.id >= 8 * pieces_ + 65536)  // the same limit as for a tokenizer.json
-        throw Error(fmt::format("token \"{}\" has the id {}, but there are only {} tokens", printable(token.content), token.id,
-                                pieces_),
+        throw Error(fmt::format("token \"{}\" has the id {}, but there are only {} tokens", base::printable(token.content),
+                                token.id, pieces_),
                     ErrorKind::corrupt);
     std::ranges::sort(added_, {}, &AddedToken::id);
     finder_ = AddedTokens(added_);

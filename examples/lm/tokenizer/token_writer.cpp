@@ -30,12 +30,12 @@ void append(std::string& bytes, T number) {
 }
 
 // Prevents two writers of one file. The name is checked, too: a writer that has just finished has renamed the file.
-void lock(const FileHandle& file, const std::filesystem::path& path, const Log& log) {
+void lock(const files::FileHandle& file, const std::filesystem::path& path, const Log& log) {
   struct stat opened {
   }, named{};
-  const auto locked = try_lock(file.get(), LOCK_EX);
-  if (locked == Locked::impossible) warn_without_locks(log, path);
-  if (locked != Locked::by_another && ::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
+  const auto locked = files::try_lock(file.get(), LOCK_EX);
+  if (locked == files::Locked::impossible) files::warn_without_locks(log, path);
+  if (locked != files::Locked::by_another && ::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
       opened.st_ino == named.st_ino)
     return;
   throw Error(fmt::format("{} is being written by another process\n  wait for that one or stop it, or give another --out",
@@ -43,15 +43,15 @@ void lock(const FileHandle& file, const std::filesystem::path& path, const Log& 
 }
 
 // Refuses a symbolic or hard link of that name, because writing would change a file that is not terrace's.
-FileHandle open_own(const std::filesystem::path& path) {
+files::FileHandle open_own(const std::filesystem::path& path) {
   const auto refuse = [&](const char* what) {
     throw Error(fmt::format("{} is {}, and not a file that terrace left there\n  remove it, or give another --out",
                             path.string(), what),
                 ErrorKind::refused);
   };
-  FileHandle file;
+  files::FileHandle file;
   try {
-    file = open_regular(path, O_RDWR | O_CREAT | O_NOFOLLOW, AT_FDCWD, 0666);
+    file = files::open_regular(path, O_RDWR | O_CREAT | O_NOFOLLOW, AT_FDCWD, 0666);
   } catch (const Error&) {
     refuse("not a regular file");
   }
@@ -63,7 +63,7 @@ FileHandle open_own(const std::filesystem::path& path) {
 }
 
 // Cuts the file to `bytes` bytes: the rest was written by a killed run after its last record.
-FileHandle open_at(const std::filesystem::path& path, std::uint64_t bytes, const Log& log) {
+files::FileHandle open_at(const std::filesystem::path& path, std::uint64_t bytes, const Log& log) {
   auto file = open_own(path);
   lock(file, path, log);
   const auto size = ::lseek(file.get(), 0, SEEK_END);
@@ -77,8 +77,8 @@ FileHandle open_at(const std::filesystem::path& path, std::uint64_t bytes, const
   return file;
 }
 
-void write_to(const FileHandle& file, const std::filesystem::path& path, std::string_view bytes) try {
-  write_all(file.get(), bytes, path);
+void write_to(const files::FileHandle& file, const std::filesystem::path& path, std::string_view bytes) try {
+  files::write_all(file.get(), bytes, path);
 } catch (const Error& error) {
   throw Error(fmt::format("{} could not be written: {}\n  what was written before is intact; repeat the command to go on",
                           path.string(), error.what()),
@@ -87,7 +87,7 @@ void write_to(const FileHandle& file, const std::filesystem::path& path, std::st
 
 // Syncs the directory, so that a power loss does not undo the file's new name.
 void sync_name(const std::filesystem::path& path) try {
-  sync_to_disk(std::filesystem::absolute(path).parent_path());
+  files::sync_to_disk(std::filesystem::absolute(path).parent_path());
 } catch (const Error& error) {
   throw Error(fmt::format("the name of {} could not be written: {}\n  check the disk, and repeat the command", path.string(),
                           error.what()),
@@ -171,7 +171,7 @@ void TokenWriter::sync() {
 // Writes the sizes of documents, the byte offsets of their beginnings, and the sequence numbers from the first to the end; each
 // document is one sequence.
 void TokenWriter::write_index() const {
-  NewFile index(with(out_, ".idx"));
+  files::NewFile index(with(out_, ".idx"));
   std::string bytes(kIndexMagic);
   append(bytes, std::uint64_t{1});
   append(bytes, width_ == 4 ? kIndexInt32 : kIndexUint16);
@@ -184,7 +184,7 @@ void TokenWriter::write_index() const {
     for (std::uint64_t first = 0; first < place_.documents; first += kAtOnce) {
       const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(kAtOnce, place_.documents - first));
       try {
-        read_all(sizes_file_.get(), first * sizeof some[0], std::as_writable_bytes(std::span(some).first(count)));
+        files::read_all(sizes_file_.get(), first * sizeof some[0], std::as_writable_bytes(std::span(some).first(count)));
       } catch (const Error& error) {
         throw Error(fmt::format("{} could not be read: {}", sizes().string(), error.what()), error, sizes().string());
       }
@@ -209,7 +209,7 @@ void TokenWriter::write_index() const {
   bytes.clear();
   append(bytes, place_.documents);
   index.write(bytes);
-  index.finish(Durable::yes);
+  index.finish(files::Durable::yes);
 }
 
 void TokenWriter::finish() {
@@ -229,7 +229,7 @@ void TokenWriter::finish() {
   if (::rename(partial().c_str(), name.c_str()) != 0)
     throw errno_error(errno, name.string(), fmt::format("{} could not get the name {}", partial().string(), name.string()),
                       "remove the cause, and repeat the command");
-  if (kind_ == TokenFile::megatron) remove_path(sizes());
+  if (kind_ == TokenFile::megatron) files::remove_path(sizes());
   sync_name(out_);
 }
 

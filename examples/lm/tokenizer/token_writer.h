@@ -57,7 +57,7 @@ class TokenWriter {
   TokenFile kind_;
   std::size_t width_;
   WriterPlace place_;
-  FileHandle ids_file_, sizes_file_;
+  files::FileHandle ids_file_, sizes_file_;
   std::string buffer_;
 };
 

@@ -110,7 +110,7 @@ WriterPlace TokenizeJob::State::read_record() {
                 ErrorKind::refused);
   };
   try {
-    const auto json = parse_json(read_text_file(record_file()));
+    const auto json = base::parse_json(read_text_file(record_file()));
     if (json.at("job") != identity) refuse();
     const auto count = [&](const char* key) {
       const auto& value = json.at(key);
@@ -147,7 +147,7 @@ void TokenizeJob::State::write_record() const {
                                     {"tokens", done.tokens},
                                     {"documents", done.documents},
                                     {"open_tokens", done.open_tokens}};
-  replace_text_file(record_file(), json.dump() + "\n", Durable::yes);
+  replace_text_file(record_file(), json.dump() + "\n", files::Durable::yes);
 }
 
 bool TokenizeJob::State::begins_with(std::uint64_t sum) {
@@ -217,7 +217,7 @@ void TokenizeJob::record() {
 }
 
 void TokenizeJob::finish() {
-  remove_path(state_->record_file());  // removed first: it refers to a file that finish() renames
+  files::remove_path(state_->record_file());  // removed first: it refers to a file that finish() renames
   state_->writer->finish();
 }
 

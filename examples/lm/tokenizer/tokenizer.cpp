@@ -48,7 +48,7 @@ bool Tokenizer::is_sentencepiece(const std::filesystem::path& file) { return fil
 bool Tokenizer::reads_sentencepiece() { return sentencepiece_available(); }
 
 Tokenizer Tokenizer::read(const std::filesystem::path& file) {
-  demand_fetched(file);
+  files::demand_fetched(file);
   std::string text;
   try {
     text = read_text_file(file, kMostFileBytes);

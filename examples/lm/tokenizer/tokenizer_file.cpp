@@ -25,7 +25,7 @@ class Reader : public nlohmann::json_sax<Json> {
   bool number_integer(std::int64_t v) override { return value(v); }
   bool number_unsigned(std::uint64_t v) override {
     if (place_ != Place::vocabulary) return value(v);
-    if (v > kMostTokenId) refuse(fmt::format("token \"{}\" has the id {}, which is too large", printable(key_), v));
+    if (v > kMostTokenId) refuse(fmt::format("token \"{}\" has the id {}, which is too large", base::printable(key_), v));
     file_.vocabulary.emplace_back(std::move(key_), static_cast<TokenId>(v));
     return true;
   }
@@ -39,7 +39,7 @@ class Reader : public nlohmann::json_sax<Json> {
   bool key(std::string& v) override {
     key_ = std::move(v);
     if (place_ == Place::tree) {
-      if (open_.back()->contains(key_)) refuse(fmt::format("it has the key \"{}\" twice", printable(key_)));
+      if (open_.back()->contains(key_)) refuse(fmt::format("it has the key \"{}\" twice", base::printable(key_)));
       if (open_.back()->size() >= kMostKeys) refuse(fmt::format("it has an object of more than {} keys", kMostKeys));
     }
     return true;
@@ -97,7 +97,7 @@ class Reader : public nlohmann::json_sax<Json> {
     const auto space = text.find(' ');
     if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
       refuse(fmt::format("merge {} is \"{}\", and not two tokens with a space between them", file_.merges.size(),
-                         printable(text)));
+                         base::printable(text)));
     file_.merges_in_pairs = false;
     file_.merges.emplace_back(text.substr(0, space), text.substr(space + 1));
     return true;
@@ -108,7 +108,7 @@ class Reader : public nlohmann::json_sax<Json> {
     return true;
   }
   bool value(Json v) {
-    if (place_ == Place::vocabulary) refuse(fmt::format("the id of token \"{}\" is no number", printable(key_)));
+    if (place_ == Place::vocabulary) refuse(fmt::format("the id of token \"{}\" is no number", base::printable(key_)));
     if (place_ != Place::tree) refuse(fmt::format("merge {} is no text", file_.merges.size()));
     add(std::move(v));
     return true;

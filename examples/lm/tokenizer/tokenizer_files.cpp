@@ -27,13 +27,13 @@ TokenizerFiles read_tokenizer_files(const std::filesystem::path& folder) {
 void write_tokenizer_files(const std::filesystem::path& folder, const TokenizerFiles& files) {
   auto at = folder;
   try {
-    if (!files.empty()) make_folders(folder);
+    if (!files.empty()) files::make_folders(folder);
     for (const auto* const name : kTokenizerFiles) {
       at = folder / name;
       if (const auto file = files.find(name); file != files.end())
-        replace_text_file(at, file->second, Durable::yes);
+        replace_text_file(at, file->second, files::Durable::yes);
       else
-        remove_path(at);
+        files::remove_path(at);
     }
   } catch (const Error& error) {
     throw Error(fmt::format("{} cannot be written: {}\n  make room or change the permissions there, then repeat the command",

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& name) {
-  throw Error(fmt::format("{} \"{}\" is not supported, and it would change the tokens", what, printable(name)),
+  throw Error(fmt::format("{} \"{}\" is not supported, and it would change the tokens", what, base::printable(name)),
               ErrorKind::refused);
 }
 [[noreturn]] void refuse_form(const std::string& why) { throw Error(why, ErrorKind::corrupt); }
@@ -91,7 +91,7 @@ Metaspace read_metaspace(const Json& step) {
 void append_ids(const Json& part, const Json& tokens, std::vector<TokenId>& ids) {
   const auto name = text_member(part, "id");
   if (!tokens.is_object() || !tokens.contains(name))
-    refuse_form(fmt::format("the template has no token \"{}\"", printable(name)));
+    refuse_form(fmt::format("the template has no token \"{}\"", base::printable(name)));
   for (const auto& id : member(tokens[name], "ids")) ids.push_back(id_of_number(id));
 }
 
@@ -270,7 +270,7 @@ std::vector<AddedToken> read_added_tokens(const Json& part) {
                       .normalized = flag_member(token, "normalized", !special),
                       .special = special});
     if (!contents.insert(tokens.back().content).second)
-      refuse_form(fmt::format("the added token \"{}\" stands twice", printable(tokens.back().content)));
+      refuse_form(fmt::format("the added token \"{}\" stands twice", base::printable(tokens.back().content)));
   }
   return tokens;
 }

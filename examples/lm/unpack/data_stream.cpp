@@ -15,9 +15,9 @@ namespace {
 constexpr std::size_t kBlock = 256 * 1024, kBeginning = 4;  // bytes
 
 // Also opens a file whose size is unknown until it has been unpacked.
-FileHandle open_data(const std::filesystem::path& path) {
+files::FileHandle open_data(const std::filesystem::path& path) {
   try {
-    if (auto file = open_regular(path, O_RDONLY)) return file;
+    if (auto file = files::open_regular(path, O_RDONLY)) return file;
     throw errno_error(errno, path.string());
   } catch (const Error& error) {
     throw Error(fmt::format("{} cannot be read: {}\n  give a regular file that you may read", path.string(), error.what()),
@@ -59,7 +59,7 @@ DataStream::DataStream(std::filesystem::path path) : path_(std::move(path)), fil
   }
 }
 
-FileState DataStream::state() const try { return state_of(file_.get()); } catch (const Error& error) {
+files::FileState DataStream::state() const try { return files::state_of(file_.get()); } catch (const Error& error) {
   throw Error(fmt::format("{} cannot be read: {}\n  check the disk", path_.string(), error.what()), ErrorKind::refused,
               error.facts_at(path_.string()));
 }
@@ -70,7 +70,7 @@ void DataStream::fail(const std::string& what, const std::string& mend) const {
 
 std::string DataStream::read(std::uint64_t bytes) try {
   std::string out(static_cast<std::size_t>(std::min(bytes, file_bytes_ - read_)), '\0');
-  read_all(file_.get(), read_, std::as_writable_bytes(std::span(out)));
+  files::read_all(file_.get(), read_, std::as_writable_bytes(std::span(out)));
   read_ += out.size();
   return out;
 } catch (const Error& error) {

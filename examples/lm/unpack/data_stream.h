@@ -33,7 +33,7 @@ class DataStream {
   [[nodiscard]] std::uint64_t place() const { return place_; }  // of the next byte in the content
   [[nodiscard]] bool packed() const { return packing_ != nullptr; }
   // The file itself, not its content.
-  [[nodiscard]] FileState state() const;
+  [[nodiscard]] files::FileState state() const;
   [[nodiscard]] std::uint64_t file_bytes() const { return file_bytes_; }
   [[nodiscard]] std::uint64_t file_place() const { return packed() ? read_ - block_.size() : place_; }
 
@@ -48,7 +48,7 @@ class DataStream {
   [[noreturn]] void fail(const std::string& what, const std::string& mend) const;
 
   std::filesystem::path path_;
-  FileHandle file_;
+  files::FileHandle file_;
   std::uint64_t file_bytes_ = 0, read_ = 0;
   const Packing* packing_ = nullptr;
   std::unique_ptr<Unpacker> unpacker_;

@@ -73,13 +73,13 @@ struct Products {
 
 // Elements [first, last) of the matrix; `numbers` are those from `first` on.
 template <class T>
-void add(Isa isa, T* numbers, std::int64_t first, std::int64_t last, const LowRank& sum) {
+void add(rules::Isa isa, T* numbers, std::int64_t first, std::int64_t last, const LowRank& sum) {
   std::array<double, kWidth> sums;
   for (auto at = first; at < last;) {
     const auto row = at / sum.columns, column = at % sum.columns;
     const auto count = std::min({kWidth, sum.columns - column, last - at});
-    run_loop<Products>(isa, sums.data(), sum.left.data() + row * sum.rank, sum.right.data() + column, sum.rank, sum.columns,
-                       count);
+    rules::run_loop<Products>(isa, sums.data(), sum.left.data() + row * sum.rank, sum.right.data() + column, sum.rank,
+                              sum.columns, count);
     for (std::int64_t j = 0; j < count; ++j) {
       auto& number = numbers[at - first + j];
       number = narrow<T>(wide(number) + sum.scale * sums[static_cast<std::size_t>(j)]);
@@ -91,7 +91,7 @@ void add(Isa isa, T* numbers, std::int64_t first, std::int64_t last, const LowRa
 }  // namespace
 
 void add_low_rank(ThreadPool& pool, const TensorView& range, std::int64_t first, const LowRank& sum) {
-  const auto isa = best_isa();
+  const auto isa = rules::best_isa();
   const auto count = range.elements();
   const auto tasks = static_cast<std::int64_t>(ceil_div(static_cast<std::uint64_t>(count), kTaskElements));
   pool.parallel_for(tasks, [&](std::int64_t task) {

@@ -70,10 +70,10 @@ void require_range(const std::filesystem::path& file, const SafetensorsEntry& en
   }
 }
 
-FileHandle open_weights(const std::filesystem::path& file) {
-  demand_fetched(file);
+files::FileHandle open_weights(const std::filesystem::path& file) {
+  files::demand_fetched(file);
   try {
-    if (auto opened = open_regular(file, O_RDONLY)) return opened;
+    if (auto opened = files::open_regular(file, O_RDONLY)) return opened;
     throw errno_error(errno, file.string());
   } catch (const Error& error) {
     throw Error(fmt::format("{} cannot be opened: {}", file.string(), error.what()), ErrorKind::refused, error.facts());
@@ -138,7 +138,7 @@ template <class T>
 void SafetensorsReader::read_as(std::string_view name, std::uint64_t first, std::span<T> out) const {
   const SafetensorsEntry* entry = find(name);
   if (entry == nullptr)
-    throw Error(fmt::format("{} has no tensor \"{}\"", file_.string(), printable(name)), ErrorKind::refused);
+    throw Error(fmt::format("{} has no tensor \"{}\"", file_.string(), base::printable(name)), ErrorKind::refused);
   require_range(file_, *entry, first, out.size());
   const std::uint64_t width = size_of(entry->type);
   std::uint64_t offset = entry->offset + first * width;
@@ -165,7 +165,7 @@ void SafetensorsReader::read_as(std::string_view name, std::uint64_t first, std:
   }
 }
 
-void SafetensorsReader::attach(std::shared_ptr<ReadAhead> ahead, std::size_t file) {
+void SafetensorsReader::attach(std::shared_ptr<io::ReadAhead> ahead, std::size_t file) {
   ahead_ = std::move(ahead);
   file_ahead_ = file;
 }
@@ -229,7 +229,7 @@ namespace {
 SafetensorsHeader lay_out(const std::filesystem::path& file, const std::vector<SafetensorsDeclaration>& tensors,
                           const std::map<std::string, std::string>& metadata) {
   const auto refuse = [&](const std::string& name, const char* why) {
-    throw Error(fmt::format("{}: tensor \"{}\" cannot be declared: {}", file.string(), printable(name), why),
+    throw Error(fmt::format("{}: tensor \"{}\" cannot be declared: {}", file.string(), base::printable(name), why),
                 ErrorKind::refused);
   };
   SafetensorsHeader header{.entries = {}, .metadata = metadata};
@@ -274,11 +274,12 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vect
     end = entry.offset + entry.elements * size_of(entry.type);
     const std::string name = entry.name;
     if (!places_.emplace(name, Place{.entry = std::move(entry), .written = {}}).second) {
-      throw Error(fmt::format("{}: tensor \"{}\" is declared twice", file_.string(), printable(name)), ErrorKind::refused);
+      throw Error(fmt::format("{}: tensor \"{}\" is declared twice", file_.string(), base::printable(name)),
+                  ErrorKind::refused);
     }
   }
   try {
-    unfinished_ = std::make_unique<NewFile>(file_, 0644);
+    unfinished_ = std::make_unique<files::NewFile>(file_, 0644);
   } catch (const Error& error) {
     throw Error(fmt::format("{}.tmp cannot be created: {}", file_.string(), error.what()), ErrorKind::refused, error.facts());
   }
@@ -290,7 +291,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vect
     io_failed(unfinished_->temporary(), "space could not be reserved", 0, end);
   }
   if (::ftruncate(fd, static_cast<off_t>(end)) != 0) io_failed(unfinished_->temporary(), "the size could not be set", 0, end);
-  behind_ = std::make_unique<WriteBehind>(fd, io);
+  behind_ = std::make_unique<io::WriteBehind>(fd, io);
   demand(behind_->write(0, std::as_bytes(std::span(&length, 1))));
   demand(behind_->write(kLengthBytes, std::as_bytes(std::span(text))));
 }
@@ -298,7 +299,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vect
 SafetensorsWriter::~SafetensorsWriter() = default;
 
 // A write may fail after the call that wrote its bytes, so the offset decides which tensor the message names.
-void SafetensorsWriter::demand(const std::optional<WriteBehind::Failure>& failure) const {
+void SafetensorsWriter::demand(const std::optional<io::WriteBehind::Failure>& failure) const {
   if (!failure) return;
   std::string what = "the header";
   for (const auto& [name, place] : places_) {
@@ -313,7 +314,7 @@ const SafetensorsEntry& SafetensorsWriter::take(std::string_view name, std::uint
   if (!unfinished_) throw Error(fmt::format("{} is finished", file_.string()));
   const auto found = places_.find(name);
   if (found == places_.end())
-    throw Error(fmt::format("{}: tensor \"{}\" was not declared", file_.string(), printable(name)), ErrorKind::refused);
+    throw Error(fmt::format("{}: tensor \"{}\" was not declared", file_.string(), base::printable(name)), ErrorKind::refused);
   Place& place = found->second;
   require_range(file_, place.entry, first, count);
   if (count != 0 && !place.add(first, first + count)) {
@@ -381,7 +382,7 @@ void SafetensorsWriter::finish() {
   const auto writing = std::move(unfinished_);
   const auto behind = std::move(behind_);  // kept until the file is on the disk
   try {
-    writing->finish(Durable::yes);
+    writing->finish(files::Durable::yes);
   } catch (const Error& error) {
     throw Error(fmt::format("{} could not be finished: {}", file_.string(), error.what()), error, file_.string());
   }

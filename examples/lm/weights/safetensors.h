@@ -61,7 +61,7 @@ class SafetensorsReader {
   void read(std::string_view name, std::uint64_t first, std::span<double> out) const;
 
   // After attach(), announced ranges are read ahead by `ahead`; this is the file number `file` in it.
-  void attach(std::shared_ptr<ReadAhead> ahead, std::size_t file);
+  void attach(std::shared_ptr<io::ReadAhead> ahead, std::size_t file);
   void announce(std::string_view name, std::uint64_t first, std::uint64_t elements) const;
   [[nodiscard]] int descriptor() const { return opened_.get(); }
 
@@ -71,11 +71,11 @@ class SafetensorsReader {
   void read_as(std::string_view name, std::uint64_t first, std::span<T> out) const;
 
   std::filesystem::path file_;
-  FileHandle opened_;
+  files::FileHandle opened_;
   std::vector<SafetensorsEntry> entries_;
   std::map<std::string, std::size_t, std::less<>> by_name_;
   std::map<std::string, std::string> metadata_;
-  std::shared_ptr<ReadAhead> ahead_;  // null: nothing is announced
+  std::shared_ptr<io::ReadAhead> ahead_;  // null: nothing is announced
   std::size_t file_ahead_ = 0;
 };
 
@@ -109,12 +109,12 @@ class SafetensorsWriter {
   const SafetensorsEntry& take(std::string_view name, std::uint64_t first, std::uint64_t count);  // marks them as written
   template <class T>
   void write_as(std::string_view name, std::uint64_t first, std::span<const T> in);
-  void demand(const std::optional<WriteBehind::Failure>& failure) const;  // throws if there is a failure
+  void demand(const std::optional<io::WriteBehind::Failure>& failure) const;  // throws if there is a failure
 
   std::filesystem::path file_;
-  std::unique_ptr<NewFile> unfinished_;  // null after finish()
+  std::unique_ptr<files::NewFile> unfinished_;  // null after finish()
   std::map<std::string, Place, std::less<>> places_;
-  std::unique_ptr<WriteBehind> behind_;
+  std::unique_ptr<io::WriteBehind> behind_;
 };
 
 }  // namespace terrace::lm

@@ -67,7 +67,7 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool key(string_t& key) override {
     if (depth_ == 1) {
-      if (!seen_.insert(key).second) corrupt(fmt::format("tensor \"{}\" occurs twice", printable(key)));
+      if (!seen_.insert(key).second) corrupt(fmt::format("tensor \"{}\" occurs twice", base::printable(key)));
       name_ = key;
       entry_ = {};
       entry_.name = key;
@@ -75,7 +75,7 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
       shape_.reset();
       offsets_.reset();
     } else if (name_ == kMetadata ? header_.metadata.contains(key) : false) {
-      wrong(fmt::format("metadata \"{}\" occurs twice", printable(key)));
+      wrong(fmt::format("metadata \"{}\" occurs twice", base::printable(key)));
     }
     field_ = key;
     return true;
@@ -87,22 +87,22 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
       return true;
     }
     if (field_ != "dtype" || std::exchange(type_seen_, true))
-      wrong(fmt::format("unexpected string for \"{}\"", printable(field_)));
+      wrong(fmt::format("unexpected string for \"{}\"", base::printable(field_)));
     const auto* row = std::ranges::find(kTypeRows, std::string_view(value), &TypeRow::name);
     if (std::ranges::count(kUnreadTypes, std::string_view(value)) != 0)
       throw Error(
           fmt::format("{}: tensor \"{}\" is {}: such weights, as quantised models have them, are not read\n  give the model "
                       "in F32, BF16, F16 or F64",
-                      file_, printable(name_), value),
+                      file_, base::printable(name_), value),
           ErrorKind::refused);
-    if (row == kTypeRows.end()) wrong(fmt::format("unknown dtype \"{}\"", printable(value)));
+    if (row == kTypeRows.end()) wrong(fmt::format("unknown dtype \"{}\"", base::printable(value)));
     entry_.type = row->type;
     return true;
   }
   bool start_array(std::size_t) override {
     if (depth_ != 2 || list_ != nullptr || name_ == kMetadata) wrong("a list where the format has none");
     auto* list = field_ == "shape" ? &shape_ : field_ == "data_offsets" ? &offsets_ : nullptr;
-    if (list == nullptr || list->has_value()) wrong(fmt::format("unexpected list for \"{}\"", printable(field_)));
+    if (list == nullptr || list->has_value()) wrong(fmt::format("unexpected list for \"{}\"", base::printable(field_)));
     list_ = &list->emplace();
     return true;
   }
@@ -117,7 +117,7 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool number_integer(number_integer_t value) override { wrong(fmt::format("the negative number {}", value)); }
   bool number_float(number_float_t, const string_t& text) override {
-    wrong(fmt::format("the number {}, which is not a 64-bit whole number", printable(text)));
+    wrong(fmt::format("the number {}, which is not a 64-bit whole number", base::printable(text)));
   }
   bool null() override { wrong("a null"); }
   bool boolean(bool) override { wrong("a boolean"); }
@@ -132,7 +132,7 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
   }
   [[noreturn]] void wrong(const std::string& what) const {
     corrupt(name_.empty() ? "the header has " + what
-                          : fmt::format("the header of tensor \"{}\" has {}", printable(name_), what));
+                          : fmt::format("the header of tensor \"{}\" has {}", base::printable(name_), what));
   }
 
   void finish_entry() {
@@ -178,7 +178,7 @@ std::string describe(const SafetensorsEntry& entry) {
   for (const auto d : std::span(entry.shape).first(std::min(entry.shape.size(), kMostPrinted)))
     shape += (shape.empty() ? "" : ", ") + std::to_string(d);
   if (entry.shape.size() > kMostPrinted) shape += fmt::format(", … ({} dimensions)", entry.shape.size());
-  return fmt::format("tensor \"{}\" ({} [{}])", printable(entry.name), name_of(entry.type), shape);
+  return fmt::format("tensor \"{}\" ({} [{}])", base::printable(entry.name), name_of(entry.type), shape);
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes, const std::string& file) {

@@ -30,7 +30,7 @@ std::map<std::string, std::string> map_of(const fs::path& index) {
     throw Error(fmt::format("{}: {}\n  bring the directory back as it was written", index.string(), why), ErrorKind::corrupt,
                 {.path = index.string()});
   };
-  demand_fetched(index);
+  files::demand_fetched(index);
   nlohmann::json parsed;
   try {
     parsed = parse_json_with_unique_keys(read_text_file(index));
@@ -42,11 +42,11 @@ std::map<std::string, std::string> map_of(const fs::path& index) {
   std::map<std::string, std::string> files;
   std::set<std::string> names;
   for (const auto& [tensor, file] : map->items()) {
-    if (!file.is_string()) refuse(fmt::format("the file of tensor \"{}\" is no text", printable(tensor)));
+    if (!file.is_string()) refuse(fmt::format("the file of tensor \"{}\" is no text", base::printable(tensor)));
     const auto name = file.get<std::string>();
     if (name.empty() || name.front() == '.' || name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos)
-      refuse(fmt::format("tensor \"{}\" is said to be in \"{}\", which is no file of the directory", printable(tensor),
-                         printable(name)));
+      refuse(fmt::format("tensor \"{}\" is said to be in \"{}\", which is no file of the directory", base::printable(tensor),
+                         base::printable(name)));
     files[tensor] = name;
     names.insert(name);
   }
@@ -56,7 +56,7 @@ std::map<std::string, std::string> map_of(const fs::path& index) {
 }
 
 [[noreturn]] void refuse_without_weights(const fs::path& directory) {
-  for (const auto* const name : {kWeightsFile, kWeightsIndex}) demand_fetched(directory / name);
+  for (const auto* const name : {kWeightsFile, kWeightsIndex}) files::demand_fetched(directory / name);
   std::set<std::string> shards;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(directory, error))
@@ -65,7 +65,7 @@ std::map<std::string, std::string> map_of(const fs::path& index) {
   if (!shards.empty())
     throw Error(fmt::format("{} has {} of {} files of weights, but not {}, which says which tensors are in which file\n  fetch "
                             "that file, too",
-                            directory.string(), printable(*shards.begin()), shards.size(), kWeightsIndex),
+                            directory.string(), base::printable(*shards.begin()), shards.size(), kWeightsIndex),
                 ErrorKind::refused);
   throw Error(fmt::format("{} has neither {} nor {}; weights in other formats cannot be read", directory.string(), kWeightsFile,
                           kWeightsIndex),
@@ -99,7 +99,7 @@ WeightFiles::WeightFiles(const fs::path& path, const IoChoice& io) {
     add(files.front());
   std::vector<int> descriptors;
   for (const auto& file : files_) descriptors.push_back(file.descriptor());
-  const auto ahead = std::make_shared<ReadAhead>(descriptors, io);  // the next tensor may be in another file
+  const auto ahead = std::make_shared<io::ReadAhead>(descriptors, io);  // the next tensor may be in another file
   for (std::size_t i = 0; i < files_.size(); ++i) files_[i].attach(ahead, i);
 }
 
@@ -107,8 +107,9 @@ void WeightFiles::add(const fs::path& file) {
   files_.emplace_back(file);
   for (const auto& entry : files_.back().entries()) {
     if (file_of_.emplace(entry.name, files_.size() - 1).second) continue;
-    throw Error(fmt::format("{}: tensor \"{}\" is in another file of the model, too", file.string(), printable(entry.name)),
-                ErrorKind::corrupt, {.path = file.string()});
+    throw Error(
+        fmt::format("{}: tensor \"{}\" is in another file of the model, too", file.string(), base::printable(entry.name)),
+        ErrorKind::corrupt, {.path = file.string()});
   }
 }
 
@@ -121,9 +122,9 @@ void WeightFiles::open_index(const fs::path& directory) {
   for (const auto& [tensor, file] : map) {
     const auto at = file_of_.find(tensor);
     if (at != file_of_.end() && order[at->second] == file) continue;
-    throw Error(
-        fmt::format("{}: tensor \"{}\" is not in {}", (directory / kWeightsIndex).string(), printable(tensor), printable(file)),
-        ErrorKind::corrupt, {.path = (directory / kWeightsIndex).string()});
+    throw Error(fmt::format("{}: tensor \"{}\" is not in {}", (directory / kWeightsIndex).string(), base::printable(tensor),
+                            base::printable(file)),
+                ErrorKind::corrupt, {.path = (directory / kWeightsIndex).string()});
   }
 }
 

@@ -21,20 +21,20 @@ bool is_marked(const fs::path& folder, const char* mark) {
 
 void mark_folder(const fs::path& folder, const char* mark, std::string_view text) try {
   if (!is_marked(folder, mark)) {
-    const auto file = open_regular(folder / mark, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, AT_FDCWD, 0644);
+    const auto file = files::open_regular(folder / mark, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, AT_FDCWD, 0644);
     if (!file) throw Error(describe_errno(errno));
-    write_all(file.get(), text);
+    files::write_all(file.get(), text);
   }
-  sync_to_disk(folder / mark);
-  sync_to_disk(folder);
+  files::sync_to_disk(folder / mark);
+  files::sync_to_disk(folder);
 } catch (const Error& error) {
   throw Error(fmt::format("{} cannot be written: {}\n  give a folder on a file system that can be written", folder.string(),
                           error.what()));
 }
 
 void unmark_folder(const fs::path& folder, const char* mark) {
-  remove_path(folder / mark);
-  sync_to_disk(folder);
+  files::remove_path(folder / mark);
+  files::sync_to_disk(folder);
 }
 
 }  // namespace terrace::cli

@@ -68,7 +68,7 @@ nlohmann::json parse_sealed(std::string_view text) {
   const auto seal = std::max(seal_of(text, kOneLine), seal_of(text, kIndented));
   nlohmann::json object;
   try {
-    object = parse_json(text);
+    object = base::parse_json(text);
   } catch (const Error&) {
     if (seal == Seal::broken) throw Error("it does not match its checksum");
     throw;

@@ -12,7 +12,7 @@ std::string nearest(std::string_view word, std::span<const std::string_view> can
   std::string_view best;
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;  // at a larger distance it is another word
   for (const auto candidate : candidates) {
-    const auto d = edit_distance(word, candidate);
+    const auto d = base::edit_distance(word, candidate);
     const bool shares = d < std::max(word.size(), candidate.size());  // they have at least one character in common
     if (shares && d < best_distance) best = candidate, best_distance = d;
   }

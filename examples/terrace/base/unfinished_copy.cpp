@@ -27,7 +27,7 @@ constexpr std::string_view kMarkText = "terrace ckpt copy has not finished here:
 
 // Whether a copy makes a file of this name.
 bool is_copied_file(std::string_view name) {
-  name = finished_name(name);
+  name = files::finished_name(name);
   static constexpr std::array<std::string_view, 6> kNames{"config.toml",   "metrics.jsonl", "algorithms.txt",
                                                           "run.copy.json", "run.json",      kUnfinishedCopy};
   return std::ranges::find(kNames, name) != kNames.end();
@@ -43,7 +43,7 @@ bool is_copied_tokenizer(const fs::path& entry) { return entry.filename() == tok
 
 // The first entry that no copy makes; empty: none.
 std::string foreign_entry(const fs::path& folder) {
-  for (const auto& entry : entries_of(folder)) {
+  for (const auto& entry : files::entries_of(folder)) {
     const auto name = entry.path().filename().string();
     const auto status = entry.symlink_status();
     if (fs::is_directory(status) && is_copied_tokenizer(entry.path())) {
@@ -58,18 +58,18 @@ std::string foreign_entry(const fs::path& folder) {
 // The mark is removed last, so that the removal can be interrupted and repeated, too.
 void remove_copied(const fs::path& folder) {
   std::vector<fs::path> files;
-  for (const auto& entry : entries_of(folder)) {
+  for (const auto& entry : files::entries_of(folder)) {
     if (!entry.is_directory())
       files.push_back(entry.path());
     else if (is_copied_tokenizer(entry.path()))
       remove_tokenizer(entry.path());
     else
-      remove_store(entry.path());
+      store::remove_store(entry.path());
   }
   for (const auto& file : files)
-    if (file.filename() != kUnfinishedCopy) remove_path(file);
-  sync_to_disk(folder);
-  remove_path(folder / kUnfinishedCopy);
+    if (file.filename() != kUnfinishedCopy) files::remove_path(file);
+  files::sync_to_disk(folder);
+  files::remove_path(folder / kUnfinishedCopy);
 }
 
 bool is_empty_folder(const fs::path& folder) {
@@ -95,31 +95,32 @@ void remove_copy(const fs::path& folder) {
   const auto lock = lock_directory(folder);
   if (const auto foreign = foreign_entry(folder); !foreign.empty())
     throw Error(fmt::format("{} is not removed: it also has {}, which is of no copy\n  move that away, and repeat the command",
-                            folder.string(), printable(foreign)),
+                            folder.string(), base::printable(foreign)),
                 ErrorKind::refused);
   mark_folder(folder, kUnfinishedCopy, kMarkText);
-  for (const auto* const name : {"run.json", "run.copy.json"}) remove_path(folder / name);
-  sync_to_disk(folder);
+  for (const auto* const name : {"run.json", "run.copy.json"}) files::remove_path(folder / name);
+  files::sync_to_disk(folder);
   remove_copied(folder);
-  remove_path(folder);
-  sync_to_disk(fs::absolute(folder).parent_path());  // otherwise a power loss brings the mark back
+  files::remove_path(folder);
+  files::sync_to_disk(fs::absolute(folder).parent_path());  // otherwise a power loss brings the mark back
 }
 
 UnfinishedCopy::UnfinishedCopy(const fs::path& folder) : folder_(folder) {
   try {
-    make_folders(folder);
+    files::make_folders(folder);
   } catch (const Error& error) {
     throw Error(fmt::format("{} cannot be created: {}\n  give a folder on a file system that can be written", folder.string(),
                             error.what()));
   }
   lock_ = lock_directory(folder, "a folder that does not exist yet");
-  if (!entries_of(folder).empty()) {
+  if (!files::entries_of(folder).empty()) {
     const bool unfinished = is_unfinished_copy(folder);
     const auto foreign = unfinished ? foreign_entry(folder) : "";
     if (!unfinished || !foreign.empty())
-      throw Error(fmt::format("{} is not empty{}\n  give a folder that does not exist yet", folder.string(),
-                              unfinished ? fmt::format(": it has an unfinished copy, but also {}", printable(foreign)) : ""),
-                  ErrorKind::refused);
+      throw Error(
+          fmt::format("{} is not empty{}\n  give a folder that does not exist yet", folder.string(),
+                      unfinished ? fmt::format(": it has an unfinished copy, but also {}", base::printable(foreign)) : ""),
+          ErrorKind::refused);
     remove_copied(folder);
   }
   mark_folder(folder, kUnfinishedCopy, kMarkText);

@@ -26,7 +26,7 @@ class UnfinishedCopy {
 
  private:
   std::filesystem::path folder_;
-  FileHandle lock_;
+  files::FileHandle lock_;
   bool finished_ = false;
 };
 

@@ -45,7 +45,7 @@ std::string content_of(const fs::path& file) {
 CachedFile::CachedFile(fs::path data, std::string decides, std::string ending)
     : data_(std::move(data)), decides_(std::move(decides)), ending_(std::move(ending)), path_(path_now()) {
   try {
-    make_folders(path_.parent_path());
+    files::make_folders(path_.parent_path());
   } catch (const Error& error) {
     refuse_to_make(path_.parent_path(), error.what());
   }
@@ -60,23 +60,23 @@ fs::path CachedFile::path_now() const {
 
 void CachedFile::demand_same_data() const {
   if (path_now() == path_) return;
-  remove_path(path_);
+  files::remove_path(path_);
   throw Error(
       fmt::format("{} has changed while its tokens were made\n  repeat the command when the file is complete", data_.string()));
 }
 
-FileHandle CachedFile::lock() const {
+files::FileHandle CachedFile::lock() const {
   constexpr auto kBetween = std::chrono::milliseconds(50);
   constexpr int kSaysSo = 100;
   const fs::path file = path_.string() + ".lock";
-  FileHandle lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  files::FileHandle lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock) refuse_to_make(file, describe_errno(errno));
   for (int waited = 0;; ++waited) {
-    const auto state = try_lock(lock.get(), LOCK_EX);
-    if (state == Locked::impossible) warn_without_locks({}, file);
-    if (state != Locked::by_another) return lock;
+    const auto state = files::try_lock(lock.get(), LOCK_EX);
+    if (state == files::Locked::impossible) files::warn_without_locks({}, file);
+    if (state != files::Locked::by_another) return lock;
     if (waited == kSaysSo)
-      say(stderr, fmt::format("another process makes these tokens and holds {}: waiting for it\n", file.string()));
+      base::say(stderr, fmt::format("another process makes these tokens and holds {}: waiting for it\n", file.string()));
     std::this_thread::sleep_for(kBetween);
   }
 }
@@ -89,7 +89,7 @@ bool MakingNote::operator()(std::uint64_t done, std::uint64_t of) {
   const auto now = std::chrono::steady_clock::now();
   if (now - said_ < kBetween) return false;
   said_ = now;
-  say(stderr, fmt::format("{}: {} of {}\n", what_, format_bytes(done), format_bytes(of)));
+  base::say(stderr, fmt::format("{}: {} of {}\n", what_, format_bytes(done), format_bytes(of)));
   return true;
 }
 

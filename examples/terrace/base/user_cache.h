@@ -22,7 +22,7 @@ class CachedFile {
   // "book-0123456789abcdef.u16" in the user's cache.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   // Held while the file is made. If the process is killed, the lock is free, and only its file stays.
-  [[nodiscard]] FileHandle lock() const;
+  [[nodiscard]] files::FileHandle lock() const;
   // Called when the file has been made. If the data no longer has the bytes that named the file, removes the file and throws.
   void demand_same_data() const;
 

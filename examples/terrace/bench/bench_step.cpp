@@ -101,7 +101,7 @@ class StepBench final : public bench::Bench {
                              .rate = [lr = config.train.lr](std::uint64_t) { return lr; },
                              .greatest_norm = 0});
     std::vector<double> measured;
-    Traffic moved;
+    memory::Traffic moved;
     while (trainer.done() < steps && !session.stopped()) {
       session.progress(fmt::format("step {} of {}", trainer.done() + 1, steps));
       trainer.read();
@@ -120,12 +120,12 @@ class StepBench final : public bench::Bench {
   // The time of a step does not depend on the values of the tokens.
   void draw(std::span<std::int32_t> tokens) const {
     for (std::size_t i = 0; i < tokens.size(); ++i)
-      tokens[i] = static_cast<std::int32_t>(
-          random_below(config_.train.seed, stream_of("bench step"), i, static_cast<std::uint64_t>(config_.model.vocab)));
+      tokens[i] = static_cast<std::int32_t>(math::random_below(config_.train.seed, math::stream_of("bench step"), i,
+                                                               static_cast<std::uint64_t>(config_.model.vocab)));
   }
 
   void report(bench::Session& session, const char* op, const std::vector<double>& seconds, double stall_s,
-              const Traffic& moved) const {
+              const memory::Traffic& moved) const {
     const auto tokens = static_cast<double>(config_.train.batch_size * config_.train.grad_accumulation * config_.model.seq_len);
     session.result({{"op", op},
                     {"model", *config_.model.family.get().name},

@@ -187,7 +187,7 @@ class WeightsBench final : public bench::Bench {
       fs::create_directories(to);
       bench::settle(to);
       exported.time([&] {
-        CommittedState state({&reading, 1});
+        state::CommittedState state({&reading, 1});
         write_committed_weights(state, base, without.dtype, to);
       });
       if (run == 0) demand_same(from, to);

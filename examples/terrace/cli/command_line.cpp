@@ -359,20 +359,20 @@ int report_error(const std::exception& error, std::FILE* to) try {
   const auto* const file = dynamic_cast<const fs::filesystem_error*>(&error);
   const auto* const system = dynamic_cast<const std::system_error*>(&error);
   if (system && system->code() == std::errc::resource_unavailable_try_again) {
-    say(to,
-        "error: no thread can be started: there are too many, or no memory is left for one\n"
-        "  raise `ulimit -u` or the cgroup's pids.max, or lower --threads, --dp or --pp\n");
+    base::say(to,
+              "error: no thread can be started: there are too many, or no memory is left for one\n"
+              "  raise `ulimit -u` or the cgroup's pids.max, or lower --threads, --dp or --pp\n");
     return static_cast<int>(Exit::runtime);
   }
   const auto what = file ? fmt::format("{}\n  {}", describe(error), advice_on(*file)) : std::string(error.what());
-  say(to, each_with_error(printable_lines(with_flags(what))));
+  base::say(to, each_with_error(base::printable_lines(with_flags(what))));
   const auto* const known = dynamic_cast<const Error*>(&error);
   return static_cast<int>(exit_of(known ? known->kind() : ErrorKind::failed));
 } catch (const std::bad_alloc&) {  // thrown by the error or its text: what follows needs no memory
-  say(to,
-      "error: no memory is left for the program itself\n"
-      "  raise the limit (`ulimit -v`, the cgroup's memory.max), end other programs, or lower --host-memory and "
-      "--device-memory\n");
+  base::say(to,
+            "error: no memory is left for the program itself\n"
+            "  raise the limit (`ulimit -v`, the cgroup's memory.max), end other programs, or lower --host-memory and "
+            "--device-memory\n");
   return static_cast<int>(Exit::runtime);
 }
 

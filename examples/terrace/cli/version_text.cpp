@@ -15,8 +15,8 @@ namespace {
 
 std::string cuda_modules_here() {
   std::vector<std::string> names;
-  for (const auto& module : cuda_modules())
-    if (has_module(module.name())) names.push_back(module.name());
+  for (const auto& module : device::cuda_modules())
+    if (base::has_module(module.name())) names.push_back(module.name());
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -36,7 +36,7 @@ std::string version_text() {
   const auto cuda = cuda_modules_here();
   add("CUDA", cuda);
   add("NCCL", facts.nccl && !cuda.empty() ? "in the CUDA module" : "");
-  add("MPI", has_module("terrace_mpi") ? "terrace_mpi" : "");
+  add("MPI", base::has_module("terrace_mpi") ? "terrace_mpi" : "");
   return text;
 }
 

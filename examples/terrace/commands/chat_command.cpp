@@ -125,13 +125,15 @@ class Chat {
     for (std::size_t dropped = 0;;) {
       const auto tokens = format_.encode_prompt(messages_);
       if (std::cmp_less(tokens.size(), generator_.positions())) {
-        if (dropped > 0) say(stderr, fmt::format("the conversation is too long: {} old messages were forgotten\n", dropped));
+        if (dropped > 0)
+          base::say(stderr, fmt::format("the conversation is too long: {} old messages were forgotten\n", dropped));
         return {tokens.begin(), tokens.end()};
       }
       if (messages_.size() == first_ + 1) {
-        say(stderr, fmt::format("the message and what stands around it have {} tokens, but the model has {} positions: write a "
-                                "shorter one\n",
-                                tokens.size(), generator_.positions()));
+        base::say(stderr,
+                  fmt::format("the message and what stands around it have {} tokens, but the model has {} positions: write a "
+                              "shorter one\n",
+                              tokens.size(), generator_.positions()));
         messages_.pop_back();
         return {};
       }
@@ -153,7 +155,7 @@ class Chat {
 
 Exit run_chat(const CommandLine& line) {
   Chat chat(line);
-  if (const auto warning = chat.warning(); !warning.empty()) warn(warning);
+  if (const auto warning = chat.warning(); !warning.empty()) base::warn(warning);
   catch_interrupts();
   const bool at_terminal = ::isatty(STDIN_FILENO) && ::isatty(STDOUT_FILENO);
   while (auto message = read_message(at_terminal))

@@ -30,7 +30,7 @@ namespace {
 
 using Stores = std::vector<std::unique_ptr<ChunkStore>>;  // one for each rank of the run
 
-void inspect(const CommonCommit& common, bool json) {
+void inspect(const store::CommonCommit& common, bool json) {
   const auto& stores = common.stores;
   const auto commit = stores.front()->last_commit();
   struct Sum {
@@ -45,7 +45,7 @@ void inspect(const CommonCommit& common, bool json) {
       auto& sum = kinds[std::string(name_of(c.description.kind))];
       ++sum.chunks;
       sum.bytes += c.description.bytes;
-      if (c.description.kind == Kind::parameter)
+      if (c.description.kind == ChunkKind::parameter)
         for (const auto& r : c.description.ranges) tensors[r.tensor] += r.elements * r.rows;
     }
   }
@@ -64,7 +64,7 @@ void inspect(const CommonCommit& common, bool json) {
     fmt::print("not all ranks have the commit after step {}, so a run cannot resume from it\n", common.newest_step);
   for (const auto& [kind, sum] : kinds) fmt::print("  {:<14} {:>6} chunks {:>12}\n", kind, sum.chunks, format_bytes(sum.bytes));
   fmt::print("{} tensors\n", tensors.size());
-  for (const auto& [tensor, elements] : tensors) fmt::print("  {:<60} {:>12}\n", printable(tensor), elements);
+  for (const auto& [tensor, elements] : tensors) fmt::print("  {:<60} {:>12}\n", base::printable(tensor), elements);
 }
 
 // Reports all damaged chunks, missing stores and damaged files of the tokenizer, not only the first.
@@ -107,8 +107,9 @@ void list(const std::filesystem::path& run, std::span<const std::filesystem::pat
     all.push_back({.step = *last, .directory = run});
   }
   if (!json) {
-    if (all.empty()) fmt::print("{} has no commit yet\n", printable(run.string(), 1000));
-    for (const auto& commit : all) fmt::print("step {:>8}  {}\n", commit.step, printable(commit.directory.string(), 1000));
+    if (all.empty()) fmt::print("{} has no commit yet\n", base::printable(run.string(), 1000));
+    for (const auto& commit : all)
+      fmt::print("step {:>8}  {}\n", commit.step, base::printable(commit.directory.string(), 1000));
     return;
   }
   auto out = nlohmann::json::array();
@@ -119,7 +120,7 @@ void list(const std::filesystem::path& run, std::span<const std::filesystem::pat
 
 // Also removes a damaged store, and stores behind a rank whose folder is missing. A store that a live run holds stays.
 void remove_stores(const std::filesystem::path& run, std::span<const std::filesystem::path> given) {
-  for (const auto& folder : store_folders_of_run(run, given)) remove_store(folder);
+  for (const auto& folder : store_folders_of_run(run, given)) store::remove_store(folder);
   remove_kept_commits(run);
   forget_run(run);
 }
@@ -151,7 +152,7 @@ void copy(const Stores& stores, const ChunkStore::Options& like, const std::file
   own.run_ids = {new_run_id()};
   for (std::size_t r = 0; r < stores.size(); ++r) {
     own.name = store_name_of_rank("store", r);
-    copy_store(*stores[r], own);
+    store::copy_store(*stores[r], own);
   }
   copy_run_files(run, to, own.run_ids.front());  // last, because these files make it a run
   copying.finish();
@@ -190,7 +191,7 @@ Exit run_ckpt(const CommandLine& line) {
   const auto missing = take_missing(all);
   if (action != "verify" || all.empty()) demand_all(missing);
   for (auto& options : all) options.read_only = true;
-  const auto common = open_at_common_commit(all);
+  const auto common = store::open_at_common_commit(all);
   const auto& stores = common.stores;
   if (action == "inspect") inspect(common, line.config.run.json);
   if (action == "verify") verify(stores, missing, run);

@@ -103,7 +103,7 @@ Finding examine_cuda(bool required) {
     if (gpu.numa_node >= 0) text += fmt::format(", NUMA node {}", gpu.numa_node);
   }
   text += fmt::format("; the driver supports CUDA {}.{}", found.cuda_version / 1000, found.cuda_version % 1000 / 10);
-  if (const auto* const module = cuda_module_for(found.cuda_version)) text += ", used by " + module->name();
+  if (const auto* const module = device::cuda_module_for(found.cuda_version)) text += ", used by " + module->name();
   if (const auto trouble = cuda_module_trouble(); !trouble.empty()) {
     return {required ? Status::fail : Status::warn, "CUDA", text + ", but this build cannot use it", trouble};
   }

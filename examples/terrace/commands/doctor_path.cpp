@@ -31,7 +31,7 @@ Tried try_direct_io(const fs::path& folder) {
   const auto file = folder / fmt::format(".terrace-doctor-{}", ::getpid());
   const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600);
   if (fd < 0) return {.direct = errno};
-  const int refused = -make_file_ops()->switch_off_copy_on_write(fd);
+  const int refused = -io::make_file_ops()->switch_off_copy_on_write(fd);
   void* const page = ::operator new (kPageBytes, std::align_val_t{kPageBytes});
   std::memset(page, 0, kPageBytes);
   const auto written = ::pwrite(fd, page, kPageBytes, 0);
@@ -54,7 +54,7 @@ std::vector<Finding> examine_path(const fs::path& path) {
   std::vector<Finding> out;
   struct statfs info {};
   if (::statfs(path.c_str(), &info) == 0) {
-    const auto found = file_system_of(path);
+    const auto found = io::file_system_of(path);
     const bool objection = !found.objection.empty();
     out.push_back({objection ? Status::warn : Status::ok, name,
                    objection ? fmt::format("{}: {}", found.name, found.objection) : found.name,
@@ -66,7 +66,7 @@ std::vector<Finding> examine_path(const fs::path& path) {
   }
   const auto [direct, copying] = try_direct_io(path);
   if (direct == 0 && copying == 0) {
-    const bool btrfs = file_system_of(path).name == "btrfs";
+    const bool btrfs = io::file_system_of(path).name == "btrfs";
     out.push_back({Status::ok, name,
                    btrfs ? "direct I/O works: a store switches copy-on-write off for its files" : "direct I/O works", ""});
   } else if (direct == 0) {

@@ -87,7 +87,7 @@ std::vector<RunConfig> data_of(RunConfig config, const std::string& directory, c
 }
 
 void note_progress(const std::string& source, std::uint64_t done, std::uint64_t all) {
-  say(stderr, fmt::format("{}: {} of {} sequences\n", source, done, all));
+  base::say(stderr, fmt::format("{}: {} of {} sequences\n", source, done, all));
 }
 
 Evaluated evaluate(WeightsReader& weights, const RunConfig& data_config, std::uint64_t most) {
@@ -95,7 +95,7 @@ Evaluated evaluate(WeightsReader& weights, const RunConfig& data_config, std::ui
   Team alone;
   demand_tokens_of_vocabulary(data_config, alone);
   RunData data(data_config);
-  for (const auto& warning : data.warnings()) warn(warning);
+  for (const auto& warning : data.warnings()) base::warn(warning);
   const auto rows = static_cast<std::size_t>(data_config.train.batch_size);
   const auto positions = static_cast<std::size_t>(data_config.model.seq_len);
   const BatchReader read(
@@ -159,14 +159,14 @@ std::vector<Evaluated> evaluate_all(const CommandLine& line) {
 void print_table(const std::vector<Evaluated>& found) {
   std::size_t model = 5, source = 4;
   for (const auto& one : found) {
-    model = std::max(model, printable(one.model).size());
-    source = std::max(source, printable(one.source).size());
+    model = std::max(model, base::printable(one.model).size());
+    source = std::max(source, base::printable(one.source).size());
   }
   fmt::print("{:<{}}  {:<{}}  {:>10}  {:>12}  {:>12}\n", "model", model, "data", source, "loss", "perplexity", "tokens");
   for (const auto& one : found) {
     const auto loss = one.loss();
-    fmt::print("{:<{}}  {:<{}}  {:>10}  {:>12}  {:>12}\n", printable(one.model), model, printable(one.source), source,
-               loss ? fmt::format("{:.5f}", *loss) : "no targets", loss ? fmt::format("{:.5g}", std::exp(*loss)) : "",
+    fmt::print("{:<{}}  {:<{}}  {:>10}  {:>12}  {:>12}\n", base::printable(one.model), model, base::printable(one.source),
+               source, loss ? fmt::format("{:.5f}", *loss) : "no targets", loss ? fmt::format("{:.5g}", std::exp(*loss)) : "",
                one.targets);
   }
 }

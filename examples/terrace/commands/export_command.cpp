@@ -56,7 +56,7 @@ bool is_shard(std::string_view name) {
 bool is_exported(const fs::directory_entry& entry) {
   if (!fs::is_regular_file(entry.symlink_status())) return false;
   const auto whole = entry.path().filename().string();
-  const auto name = finished_name(whole);
+  const auto name = files::finished_name(whole);
   for (const auto* const made : {kUnfinished, lm::kModelConfigFile, lm::kWeightsFile, lm::kWeightsIndex,
                                  lm::kAdapterWeightsFile, lm::kAdapterConfigFile})
     if (name == made) return true;
@@ -65,35 +65,36 @@ bool is_exported(const fs::directory_entry& entry) {
 
 // Accepts a new or empty directory, or one with the mark of an unfinished export. Any other directory that has files is
 // refused. Returns its lock, because another export into it would remove the files of this one.
-FileHandle begin_directory(const fs::path& to) {
+files::FileHandle begin_directory(const fs::path& to) {
   std::error_code error;
   if (fs::exists(to, error) && !fs::is_directory(to, error))
     throw Error(fmt::format("{} is a file\n  give a new directory", to.string()), ErrorKind::refused);
   try {
-    make_folders(to);
+    files::make_folders(to);
   } catch (const Error& why) {
     throw Error(
         fmt::format("{} cannot be made: {}\n  give a directory on a file system that can be written", to.string(), why.what()));
   }
   auto lock = lock_directory(to, "a new directory");
-  const auto entries = entries_of(to);
+  const auto entries = files::entries_of(to);
   // Older versions first made the mark under a temporary name.
   const bool marked = is_marked(to, kUnfinished) || is_marked(to, "unfinished-export.tmp");
   if (!entries.empty() && !marked) {
     auto name = entries.front().path().filename().string();
     if (fs::exists(to / lm::kModelConfigFile, error)) name = lm::kModelConfigFile;
-    throw Error(fmt::format("{} has \"{}\" already\n  give a new directory", to.string(), printable(name)), ErrorKind::refused);
+    throw Error(fmt::format("{} has \"{}\" already\n  give a new directory", to.string(), base::printable(name)),
+                ErrorKind::refused);
   }
   if (const auto foreign = std::ranges::find_if_not(entries, is_exported); foreign != entries.end())
     throw Error(
         fmt::format("{} has an unfinished export, but also \"{}\", which no export makes\n  move that away, or give a new "
                     "directory",
-                    to.string(), printable(foreign->path().filename().string())),
+                    to.string(), base::printable(foreign->path().filename().string())),
         ErrorKind::refused);
   mark_folder(to, kUnfinished, "terrace ckpt export has not finished here: repeat the command\n");
   // The unfinished export may have put weights into other files than this one will.
   for (const auto& entry : entries)
-    if (entry.path().filename() != kUnfinished) remove_path(entry.path());
+    if (entry.path().filename() != kUnfinished) files::remove_path(entry.path());
   return lock;
 }
 
@@ -113,7 +114,7 @@ nlohmann::json base_of(const RunConfig& config) {
   const auto file = fs::path(config.run.init_from) / lm::kModelConfigFile;
   if (config.run.init_from.empty() || !fs::is_regular_file(file, error)) return {};
   try {
-    return parse_json(read_text_file(file));
+    return base::parse_json(read_text_file(file));
   } catch (const Error& why) {
     throw Error(fmt::format("{}: {}\n  bring the file back as it was when the run began", file.string(), why.what()),
                 ErrorKind::corrupt);
@@ -128,7 +129,7 @@ void copy_files(const fs::path& run, const RunConfig& config, const fs::path& to
   if (fs::is_directory(from, error)) lm::write_tokenizer_files(to, lm::read_tokenizer_files(from));
 }
 
-std::set<std::string> frozen_names(const ParameterLayout& layout) {
+std::set<std::string> frozen_names(const map::ParameterLayout& layout) {
   std::set<std::string> names;
   for (std::uint32_t l = 0; l < layout.layers(); ++l)
     for (const auto& param : layout.params(l))
@@ -137,16 +138,16 @@ std::set<std::string> frozen_names(const ParameterLayout& layout) {
 }
 
 // A frozen fp16 weight has no master, so it is read as it is and widened.
-void read_widened(CommittedState& state, const ParamSpec& param, std::uint64_t first, TensorView range) {
+void read_widened(state::CommittedState& state, const ParamSpec& param, std::uint64_t first, TensorView range) {
   std::vector<fp16> narrow(static_cast<std::size_t>(range.elements()));
   state.read(param, first, {reinterpret_cast<std::byte*>(narrow.data()), DType::fp16, range.shape});
   std::transform(narrow.begin(), narrow.end(), range.as<float>(), [](fp16 x) { return static_cast<float>(x); });
 }
 
 // Announces what is read for the model's files, in the order in which it is written.
-void announce(CommittedState& state, const Model& written, const std::function<Kind(const ParamSpec&)>& kind_of,
+void announce(state::CommittedState& state, const Model& written, const std::function<ChunkKind(const ParamSpec&)>& kind_of,
               const std::function<std::vector<ParamSpec>(const ParamSpec&)>& parts_of) {
-  std::vector<CommittedState::Tensor> tensors;
+  std::vector<state::CommittedState::Tensor> tensors;
   for (const auto& layer : written.layers)
     for (const auto& param : layer->params()) {
       if (param.tied) continue;
@@ -160,9 +161,9 @@ std::vector<ParamSpec> itself(const ParamSpec& param) { return {param}; }
 
 }  // namespace
 
-void write_committed_weights(CommittedState& state, const Model& model, DType dtype, const fs::path& to) {
+void write_committed_weights(state::CommittedState& state, const Model& model, DType dtype, const fs::path& to) {
   announce(
-      state, model, [](const ParamSpec&) { return Kind::parameter; }, itself);
+      state, model, [](const ParamSpec&) { return ChunkKind::parameter; }, itself);
   lm::write_weight_files(
       to, model, dtype, kMostFileBytes,
       [&](const ParamSpec& param, std::uint64_t first, TensorView range) { state.read(param, first, range); },
@@ -194,19 +195,19 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
   const auto without = lm::without_adapters(sizes);
   const auto json = lm::model_config_json(without, dtype, base_of(config));
   const auto model = lm::make_model(sizes);
-  const ParameterLayout layout(model, {}, 0, 1, parse_freeze(config.train.freeze));
+  const map::ParameterLayout layout(model, {}, 0, 1, model::parse_freeze(config.train.freeze));
   const auto frozen = frozen_names(layout);
 
   demand_intact_tokenizer(run);
   demand_other_directory(to, config);
-  CommittedState state(stores);
+  state::CommittedState state(stores);
   const auto lock = begin_directory(to);
   std::uint64_t elements = 0;
   const auto kind_of = [&](const ParamSpec& param) {
-    return from_master && !frozen.contains(param.name) ? Kind::master : Kind::parameter;
+    return from_master && !frozen.contains(param.name) ? ChunkKind::master : ChunkKind::parameter;
   };
   const auto read = [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
-    if (from_master && kind_of(param) == Kind::parameter)
+    if (from_master && kind_of(param) == ChunkKind::parameter)
       read_widened(state, param, first, range);
     else
       state.read(param, first, range, kind_of(param));
@@ -231,7 +232,7 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
       lm::write_weight_files(to, merged_model, dtype, kMostFileBytes, counted(merged), io_of_environment());
     }
     copy_files(run, config, to);
-    replace_text_file(to / lm::kModelConfigFile, json.dump(2) + "\n", Durable::yes);
+    replace_text_file(to / lm::kModelConfigFile, json.dump(2) + "\n", files::Durable::yes);
   }
   unmark_folder(to, kUnfinished);
   fmt::print("exported {} parameters after step {} to {}, {} of {}\n", elements, state.commit().step, to.string(),

@@ -28,6 +28,6 @@ void export_model(const std::filesystem::path& run, std::span<const std::filesys
                   const std::filesystem::path& to, Adapted adapted = Adapted::alone);
 
 // Writes only the files of weights, with the tensors of the layers. `model` selects what of the state is written.
-void write_committed_weights(CommittedState& state, const Model& model, DType dtype, const std::filesystem::path& to);
+void write_committed_weights(state::CommittedState& state, const Model& model, DType dtype, const std::filesystem::path& to);
 
 }  // namespace terrace::cli

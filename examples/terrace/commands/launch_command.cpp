@@ -78,7 +78,7 @@ void demand_room(const std::string& folder, std::uint64_t bytes, const std::stri
   throw Error(
       fmt::format("launch: {} has {} free, and Open MPI {} there\n  remove files there until {} are free, or {}; train --dp {} "
                   "needs none of it",
-                  printable(folder), format_bytes(free_bytes), use, format_bytes(bytes), more, ranks));
+                  base::printable(folder), format_bytes(free_bytes), use, format_bytes(bytes), more, ranks));
 }
 
 // Open MPI 4.1 makes a file of this size for each rank, most of it a hole.
@@ -127,7 +127,7 @@ class ErrorOutput {
     end_block();
     if (!failed || said_error_) return;
     const auto killed = killed_rank();
-    say(stderr, !killed.empty() ? killed : !consequence_.empty() ? consequence_ : paragraphs_);
+    base::say(stderr, !killed.empty() ? killed : !consequence_.empty() ? consequence_ : paragraphs_);
   }
 
  private:
@@ -147,7 +147,7 @@ class ErrorOutput {
     if (begins || !block_.empty())
       block_ += text + "\n";
     else
-      say(stderr, text + "\n");
+      base::say(stderr, text + "\n");
   }
   void end_block() {
     const auto block = std::exchange(block_, {});
@@ -157,7 +157,7 @@ class ErrorOutput {
       return;
     }
     said_error_ = said_error_ || block.starts_with("error: ");
-    say(stderr, block);
+    base::say(stderr, block);
   }
   // Finds the killed rank in "mpirun noticed that process rank 1 with PID 0 on node n exited on signal 9 (Killed).", wherever
   // its lines are broken. Empty if no rank was killed.
@@ -195,7 +195,7 @@ class Signals {
     }
     ::signal(SIGCHLD, SIG_DFL);
     ::sigprocmask(SIG_BLOCK, &set_, &before_);
-    file_ = FileHandle(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
+    file_ = files::FileHandle(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
   }
   ~Signals() { restore(); }
   Signals(const Signals&) = delete;
@@ -209,7 +209,7 @@ class Signals {
 
  private:
   sigset_t set_{}, before_{};
-  FileHandle file_;
+  files::FileHandle file_;
 };
 
 // Turns the child into mpirun, which has its own process group and ends when launch is killed. If there is no such program, the
@@ -302,14 +302,14 @@ End attend(pid_t mpirun, const Signals& signals, RankPipe& ranks, int error_pipe
 }
 
 struct Pipe {
-  FileHandle from, to;
+  files::FileHandle from, to;
 
   Pipe() {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0)
       throw Error(fmt::format("launch: no pipe can be made: {}", describe_errno(errno)));
-    from = FileHandle(ends[0]);
-    to = FileHandle(ends[1]);
+    from = files::FileHandle(ends[0]);
+    to = files::FileHandle(ends[1]);
   }
 };
 

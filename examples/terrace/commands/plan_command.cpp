@@ -113,9 +113,9 @@ Exit search(CommandLine line) {
 
 Exit run_plan(const CommandLine& given) {
   auto line = given;
-  for (const auto& warning : warnings_of(line.config)) warn(warning);
+  for (const auto& warning : warnings_of(line.config)) base::warn(warning);
   if (line.plan.search >= 0) return search(line);
-  for (const auto& warning : warnings_of_data(line.config)) warn(warning);
+  for (const auto& warning : warnings_of_data(line.config)) base::warn(warning);
   const auto where = line.plan.cluster_profile.empty() ? here(line.config) : there(line);
   const auto& [config, profile] = where;
   if (config.parallel.pp > 1) return plan_pipeline(line.plan, config, profile);
@@ -135,7 +135,7 @@ Exit run_plan(const CommandLine& given) {
     auto json = to_json(config, p);
     if (!line.plan.cluster_profile.empty()) json["cluster_profile"] = line.plan.cluster_profile.string();
     if (p.fits && config.parallel.ranks() > 1)
-      json["model_flop_s"] = flops_of(model, request.shape.batch, p.programs.steady).model / p.times.seconds;
+      json["model_flop_s"] = planning::flops_of(model, request.shape.batch, p.programs.steady).model / p.times.seconds;
     fmt::print("{}\n", json.dump(2));
     return p.fits ? Exit::ok : Exit::does_not_fit;
   }

@@ -104,7 +104,8 @@ void demand_outputs(const Words& words, const lm::TokenizeSettings& settings) {
 void show(const lm::TokenizeProgress& done, Clock::duration time, std::uint64_t from, bool last) {
   const double seconds = std::chrono::duration<double>(time).count();
   const double rate = seconds > 0 ? static_cast<double>(done.bytes - from) / seconds / 1e6 : 0;
-  say(stderr,
+  base::say(
+      stderr,
       fmt::format(
           "{}{:.1f} % of {}, {} tokens, {} documents, {:.0f} MB/s{}", ::isatty(STDERR_FILENO) != 0 ? "\r" : "",
           done.bytes_in_all == 0 ? 100.0 : 100.0 * static_cast<double>(done.bytes) / static_cast<double>(done.bytes_in_all),
@@ -153,7 +154,7 @@ Exit run_tokenize(int argc, const char* const* argv) {
   for (auto recorded = begin; step();) {
     if (stop_signal() != 0) {
       job.record();
-      say(stderr, fmt::format("stopped by {}; the same command goes on from here\n", describe_stop(stop_signal())));
+      base::say(stderr, fmt::format("stopped by {}; the same command goes on from here\n", describe_stop(stop_signal())));
       return Exit::interrupted;
     }
     if (Clock::now() - recorded < kRecordEvery) continue;

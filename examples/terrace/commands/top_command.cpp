@@ -28,8 +28,8 @@ namespace {
 // A separate screen of the terminal without a cursor; the terminal is as before when this object ends.
 class TerminalScreen {
  public:
-  TerminalScreen() { say(stdout, "\x1b[?1049h\x1b[?25l"); }
-  ~TerminalScreen() { say(stdout, "\x1b[?25h\x1b[?1049l"), std::fflush(stdout); }
+  TerminalScreen() { base::say(stdout, "\x1b[?1049h\x1b[?25l"); }
+  ~TerminalScreen() { base::say(stdout, "\x1b[?25h\x1b[?1049l"), std::fflush(stdout); }
   TerminalScreen(const TerminalScreen&) = delete;
   TerminalScreen& operator=(const TerminalScreen&) = delete;
 
@@ -37,7 +37,7 @@ class TerminalScreen {
   static void draw(const std::vector<std::string>& lines) {
     std::string out = "\x1b[H";
     for (std::size_t i = 0; i < lines.size(); ++i) out += (i > 0 ? "\r\n" : "") + lines[i] + "\x1b[K";
-    say(stdout, out + "\x1b[J");
+    base::say(stdout, out + "\x1b[J");
     std::fflush(stdout);
   }
 };
@@ -59,7 +59,7 @@ Exit run_top(const CommandLine& line) {
   for (const auto& run : line.positional) watchers.emplace_back(run);
   if (line.once || !output_is_terminal()) {
     const auto runs = look_at(watchers);
-    for (const auto& text : top_frame(runs, {})) say(stdout, text + "\n");
+    for (const auto& text : top_frame(runs, {})) base::say(stdout, text + "\n");
     // On a screen, a missing run may still appear.
     const bool all_there = std::ranges::none_of(runs, [](const auto& r) { return r.state == RunStatus::State::not_there; });
     return all_there ? Exit::ok : Exit::usage;

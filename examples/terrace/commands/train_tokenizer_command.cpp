@@ -75,7 +75,7 @@ class Progress {
   template <class Text>
   bool operator()(const Text& text) {
     if (Clock::now() - shown_ >= std::chrono::seconds(5)) {
-      say(stderr, text() + "\n");
+      base::say(stderr, text() + "\n");
       shown_ = Clock::now();
     }
     return stop_signal() == 0;
@@ -117,7 +117,8 @@ Exit run_train_tokenizer(int argc, const char* const* argv) {
     return progress([&] { return fmt::format("counted the words of {} of {}", format_bytes(done), format_bytes(all)); });
   });
   if (counts.most_missed > 0)
-    say(stderr,
+    base::say(
+        stderr,
         fmt::format("all words need more than --memory {}: the rarest ones were dropped, and counts may be too low by {}\n",
                     words.memory, counts.most_missed));
   const auto file = lm::train_bpe(counts.words, words.trainer, [&](std::size_t ids) {

@@ -347,7 +347,7 @@ std::vector<Option> make_table() {
       text("train", "optimizer", &Train::optimizer, Text::choice, kSame, "algorithm that updates the weights",
            names_of(optimizers())),
       text("train", "recipe", &Train::recipe, Text::choice, kSame, "number formats of weights, gradients and optimizer states",
-           names_of(recipes())),
+           names_of(rules::recipes())),
       number("train", "lr", &Train::lr, kAbove0, kSame, "highest learning rate").common(),
       word("train", "lr-schedule", &Train::lr_schedule, kSame, "how the learning rate changes after the warm-up"),
       number("train", "min-lr", &Train::min_lr, kCount, kSame, "learning rate at the end of the schedule"),

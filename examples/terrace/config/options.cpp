@@ -43,7 +43,7 @@ std::string show(const Raw& raw) {
   return std::visit(
       [](const auto& v) -> std::string {
         using T = std::decay_t<decltype(v)>;
-        if constexpr (std::is_same_v<T, std::string>) return fmt::format("\"{}\"", printable(v));
+        if constexpr (std::is_same_v<T, std::string>) return fmt::format("\"{}\"", base::printable(v));
         if constexpr (std::is_same_v<T, std::vector<std::string>>) return fmt::format("[{} values]", v.size());
         if constexpr (!std::is_same_v<T, std::string> && !std::is_same_v<T, std::vector<std::string>>)
           return fmt::format("{}", v);
@@ -245,13 +245,13 @@ std::vector<std::string_view> keys() {
 // Finds the option of a key, with or without its section.
 const Option& require_option(std::string_view section, std::string_view key, const std::string& where) {
   if (!section.empty() && std::ranges::find(sections(), section) == sections().end()) {
-    throw Error(fmt::format("{}: there is no section [{}]{}\n  the sections are {}", where, printable(section),
+    throw Error(fmt::format("{}: there is no section [{}]{}\n  the sections are {}", where, base::printable(section),
                             suggestion(section, sections()), fmt::join(sections(), ", ")),
                 ErrorKind::refused);
   }
   const auto* const option = find_option(key);
   if (!option) {
-    throw Error(fmt::format("{}: unknown key \"{}\"{}\n  terrace config prints every key", where, printable(key),
+    throw Error(fmt::format("{}: unknown key \"{}\"{}\n  terrace config prints every key", where, base::printable(key),
                             suggestion(key, keys())),
                 ErrorKind::refused);
   }
@@ -413,10 +413,10 @@ void apply_toml(RunConfig& config, std::string_view text, const std::string& nam
   };
   toml::table root;
   try {
-    demand_shallow_toml(text);
+    base::demand_shallow_toml(text);
     root = toml::parse(text, name);
   } catch (const toml::parse_error& e) {
-    refuse_text(fmt::format(", line {}", e.source().begin.line), printable(e.description(), kLongMessage));
+    refuse_text(fmt::format(", line {}", e.source().begin.line), base::printable(e.description(), kLongMessage));
   } catch (const Error& error) {
     refuse_text("", error.what());
   }
@@ -452,9 +452,9 @@ void apply_file(RunConfig& config, const fs::path& file) { apply_toml(config, re
 void apply_set(RunConfig& config, std::string_view assignment) {
   const auto equals = assignment.find('=');
   if (equals == std::string_view::npos || equals == 0) {
-    throw Error(
-        fmt::format("--set {}: a key, = and a value are required\n  for example --set train.steps=100", printable(assignment)),
-        ErrorKind::refused);
+    throw Error(fmt::format("--set {}: a key, = and a value are required\n  for example --set train.steps=100",
+                            base::printable(assignment)),
+                ErrorKind::refused);
   }
   const auto trim = [](std::string_view text) {
     while (text.starts_with(' ')) text.remove_prefix(1);
@@ -466,16 +466,16 @@ void apply_set(RunConfig& config, std::string_view assignment) {
   const auto point = name.find('.');
   const auto section = point == std::string_view::npos ? std::string_view{} : name.substr(0, point);
   const auto key = point == std::string_view::npos ? name : name.substr(point + 1);
-  const Source source{fmt::format("--set {}", printable(name)), false};
+  const Source source{fmt::format("--set {}", base::printable(name)), false};
   const auto& o = require_option(section, key, source.where);
   // Arrays and quoted strings are parsed as TOML; other values need no quotes.
   if (value.starts_with('[') || value.starts_with('"')) {
     try {
-      demand_shallow_toml(value);
+      base::demand_shallow_toml(value);
       const auto parsed = toml::parse(fmt::format("value = {}", value));
       assign(config, o, source, raw_of(*parsed.get("value"), o, source));
     } catch (const toml::parse_error& e) {
-      refuse_setting(o, source, std::string(value), printable(e.description(), kLongMessage));
+      refuse_setting(o, source, std::string(value), base::printable(e.description(), kLongMessage));
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::refused) throw;
       refuse_setting(o, source, std::string(value), error.what());
@@ -637,14 +637,14 @@ std::string describe_difference(const nlohmann::json& then, const nlohmann::json
     if (!object.contains(key)) return "nothing";
     const auto& value = object.at(key);
     if (value == "") return "nothing";
-    if (key != "data" || !value.is_array()) return printable(value.is_string() ? value.get<std::string>() : value.dump());
+    if (key != "data" || !value.is_array()) return base::printable(value.is_string() ? value.get<std::string>() : value.dump());
     std::string out;
     for (const auto& file : value) {
       if (!out.empty()) out += ", ";
       out +=
           file.is_string()
-              ? printable(file.get<std::string>())
-              : fmt::format("{} ({} bytes{})", printable(file.value("name", "?")), file.value("bytes", std::uint64_t{0}),
+              ? base::printable(file.get<std::string>())
+              : fmt::format("{} ({} bytes{})", base::printable(file.value("name", "?")), file.value("bytes", std::uint64_t{0}),
                             file.contains("weight") ? fmt::format(", weight {}", file.value("weight", std::uint64_t{0})) : "");
     }
     return out.empty() ? "nothing" : out;
@@ -655,7 +655,7 @@ std::string describe_difference(const nlohmann::json& then, const nlohmann::json
   std::string out;
   for (const auto& key : all) {
     if (then.contains(key) && now.contains(key) && then.at(key) == now.at(key)) continue;
-    out += fmt::format("{}  {}: {} {}, {} {}", out.empty() ? "" : "\n", printable(key), text(then, key), where_then,
+    out += fmt::format("{}  {}: {} {}, {} {}", out.empty() ? "" : "\n", base::printable(key), text(then, key), where_then,
                        text(now, key), where_now);
   }
   return out;

@@ -16,7 +16,7 @@ struct ParallelConfig {
   std::int64_t zero = 0;         // the ZeRO stage
   std::int64_t shard_group = 0;  // ranks that share one copy of the state; 0: all
   bool canonical_reduction = false;
-  SumOrder sum_order = SumOrder::machines;
+  comm::SumOrder sum_order = comm::SumOrder::machines;
   std::int64_t ranks_per_machine = 0;  // 0: as the ranks really are on machines
   Travel compress_gradients = Travel::whole, compress_weights = Travel::whole;
   std::int64_t sync_interval = 1;  // steps between averages of the weights; 1: no averages, gradients are reduced in each step

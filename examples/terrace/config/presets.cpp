@@ -41,7 +41,7 @@ const Preset& preset_named(std::string_view name) {
   throw Error(
       fmt::format("--preset {}: there is none of this name{}\n  the presets are {}; terrace help presets says what they "
                   "are for",
-                  printable(name), suggestion(name, names_of_presets()), preset_names(", ")),
+                  base::printable(name), suggestion(name, names_of_presets()), preset_names(", ")),
       ErrorKind::refused);
 }
 

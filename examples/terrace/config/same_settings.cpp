@@ -51,9 +51,9 @@ std::string describe_content(const fs::path& file, std::uint64_t most) {
   const auto refuse = [&](const std::string& why) {
     throw Error(fmt::format("{} cannot be read: {}\n  give all ranks the same regular file", file.string(), why));
   };
-  FileHandle in;
+  files::FileHandle in;
   try {
-    in = open_regular(file, O_RDONLY);
+    in = files::open_regular(file, O_RDONLY);
   } catch (const Error& error) {
     refuse(error.what());
   }
@@ -71,7 +71,7 @@ std::string describe_content(const fs::path& file, std::uint64_t most) {
     const auto begin = windows == whole ? i * window : (bytes - window) / (windows - 1) * i;
     read.resize(static_cast<std::size_t>(std::min(window, bytes - begin)));
     try {
-      read_all(in.get(), begin, read);
+      files::read_all(in.get(), begin, read);
     } catch (const Error& error) {
       refuse(error.what());
     }
@@ -139,7 +139,7 @@ void warn_of_other_bits(const RunConfig& config, Team& team) {
   const auto first = team.of_first(mine);
   const auto others = ranks_where(mine != first, team);
   if (!others.empty() && static_cast<std::size_t>(team.rank()) == others.front())
-    warn(
+    base::warn(
         fmt::format("the ranks compute different bits, {} on {} and {} on rank 0: the run is correct, but its bits depend on "
                     "which machine has which rank",
                     mine, named(others), first));

@@ -360,7 +360,7 @@ void demand_freeze(const RunConfig& c) {
   const auto model = lm::make_model(model_config(untiled));
   std::vector<std::vector<ParamSpec>> params;
   for (const auto& layer : model.layers) params.push_back(layer->params());
-  apply_freeze(parse_freeze(c.train.freeze), model, params);
+  model::apply_freeze(model::parse_freeze(c.train.freeze), model, params);
   for (std::size_t l = 0; l < params.size(); ++l) {
     const auto& layer = params[l];
     const auto frozen = std::ranges::count_if(layer, &ParamSpec::frozen);
@@ -375,7 +375,7 @@ void demand_freeze(const RunConfig& c) {
 }
 
 void validate(const RunConfig& c) {
-  UsageErrors errors;
+  base::UsageErrors errors;
   for (const auto check : {demand_heads, demand_family, demand_norm, demand_window, demand_separator, demand_weights,
                            demand_bytes, demand_conversations, demand_experts, demand_skips, demand_few_blocks})
     errors.gather([&] { check(c); });

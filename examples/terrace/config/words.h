@@ -86,8 +86,8 @@ template <>
 inline constexpr auto kWords<std::optional<Order>> = std::to_array<Word<std::optional<Order>>>(
     {{"auto", std::nullopt}, {"horizontal", Order::horizontal}, {"vertical", Order::vertical}});
 template <>
-inline constexpr auto kWords<SumOrder> = std::to_array<Word<SumOrder>>({{"machines", SumOrder::machines},
-                                                                        {"ranks", SumOrder::ranks}});
+inline constexpr auto kWords<comm::SumOrder> = std::to_array<Word<comm::SumOrder>>({{"machines", comm::SumOrder::machines},
+                                                                                    {"ranks", comm::SumOrder::ranks}});
 template <>
 inline constexpr auto kWords<Travel> =
     std::to_array<Word<Travel>>({{"none", Travel::whole}, {"bf16", Travel::bf16}, {"int8", Travel::int8}});

@@ -58,8 +58,8 @@ std::vector<std::uint64_t> demand_tokens_of_vocabulary(const RunConfig& c, Team&
     if (done || ++rounds < next_note) continue;
     next_note *= 2;
     if (team.first())
-      say(stderr, fmt::format("checking that all tokens of the data ({}) are below --vocab {}: {:.0f} % done\n",
-                              format_bytes(scan->bytes()), c.model.vocab, 100 * scan->share_done()));
+      base::say(stderr, fmt::format("checking that all tokens of the data ({}) are below --vocab {}: {:.0f} % done\n",
+                                    format_bytes(scan->bytes()), c.model.vocab, 100 * scan->share_done()));
   }
   auto checksums = add_up(part, scan->checksums(), team);
   const auto trained_on = data_files(c).size();  // there are no checksums if every byte is a valid id

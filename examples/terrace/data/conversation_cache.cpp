@@ -38,8 +38,8 @@ std::optional<lm::EncodedConversations> found(const fs::path& file, const fs::pa
   return lm::EncodedConversations(file, data, room);
 } catch (const Error& error) {
   if (warns)
-    warn(fmt::format("the tokens of {} that are kept in {} cannot be used: {}; they are made anew", data.string(),
-                     file.string(), error.what()));
+    base::warn(fmt::format("the tokens of {} that are kept in {} cannot be used: {}; they are made anew", data.string(),
+                           file.string(), error.what()));
   return {};
 }
 

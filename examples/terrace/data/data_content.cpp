@@ -20,7 +20,7 @@ constexpr std::uint64_t kSampledBytes = 256 * kMiB, kLeastSample = 64 * kKiB;
 std::string recorded_text(const nlohmann::json& of, const char* key) { return of.value(key, std::string()); }
 
 void add_name(std::string& names, const std::filesystem::path& file) {
-  names += (names.empty() ? "" : ", ") + printable(file.string());
+  names += (names.empty() ? "" : ", ") + base::printable(file.string());
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ namespace {
 
 void name(std::vector<DataSource>& sources) {
   for (auto at = sources.begin(); at != sources.end(); ++at) {
-    const auto file = printable(at->files.front().filename().string());
+    const auto file = base::printable(at->files.front().filename().string());
     const auto taken = [&] { return std::any_of(sources.begin(), at, [&](const auto& s) { return s.name == at->name; }); };
     at->name = file;
     for (int number = 2; taken(); ++number) at->name = fmt::format("{} ({})", file, number);
@@ -49,7 +49,7 @@ std::vector<DataSource> data_sources(const RunConfig& config) {
     }
     if (sources.empty()) sources.emplace_back();
     if (weighted && sources.size() > weights.size())
-      refuse(fmt::format("{} has no weight, and other files have one", printable(word.string())));
+      refuse(fmt::format("{} has no weight, and other files have one", base::printable(word.string())));
     sources.back().files.push_back(word);
   }
   if (sources.empty()) return sources;

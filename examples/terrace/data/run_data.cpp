@@ -37,8 +37,9 @@ std::optional<std::int64_t> template_time(const RunConfig& config) {
   const auto wanted = day;
   const auto time = end != nullptr && *end == '\0' ? std::mktime(&day) : std::time_t{-1};
   if (time == std::time_t{-1} || day.tm_mday != wanted.tm_mday)
-    throw Error(fmt::format("--template-date {} is no day\n  write it as 2026-11-26", printable(config.data.template_date)),
-                ErrorKind::refused);
+    throw Error(
+        fmt::format("--template-date {} is no day\n  write it as 2026-11-26", base::printable(config.data.template_date)),
+        ErrorKind::refused);
   return time;
 }
 

@@ -57,7 +57,7 @@ void RunText::find_ends(const RunConfig& config, const std::string& end) {
     const auto ids = tokens_of(end);
     if (ids.size() != 1)
       throw Error(fmt::format("--stop-token {} is {} {} and not one\n  give the spelling of one token, auto or none",
-                              printable(end), ids.size(), unit()),
+                              base::printable(end), ids.size(), unit()),
                   ErrorKind::refused);
     return end_at(ids.front());
   }
@@ -66,6 +66,8 @@ void RunText::find_ends(const RunConfig& config, const std::string& end) {
   if (config.data.format == DataFormat::conversations) end_at("<|im_end|>");
 }
 
-std::string shown_on(int descriptor, const std::string& text) { return ::isatty(descriptor) ? printable_lines(text) : text; }
+std::string shown_on(int descriptor, const std::string& text) {
+  return ::isatty(descriptor) ? base::printable_lines(text) : text;
+}
 
 }  // namespace terrace::cli

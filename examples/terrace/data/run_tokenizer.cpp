@@ -99,7 +99,7 @@ std::string damage_of_tokenizer(const fs::path& folder, const TokenizerChecksums
     try {
       const auto found = checksum_of_file(read_text_file(file));
       if (found != expected->second)
-        note(file, fmt::format("the file is damaged: checksum {}, expected {}", found, printable(expected->second)));
+        note(file, fmt::format("the file is damaged: checksum {}, expected {}", found, base::printable(expected->second)));
     } catch (const Error& problem) {
       note(file, fmt::format("it cannot be read: {}", problem.what()));
     }
@@ -108,17 +108,18 @@ std::string damage_of_tokenizer(const fs::path& folder, const TokenizerChecksums
 }
 
 std::string foreign_to_tokenizer(const fs::path& folder) {
-  for (const auto& entry : entries_of(folder)) {
+  for (const auto& entry : files::entries_of(folder)) {
     const auto name = entry.path().filename().string();
-    if (!fs::is_regular_file(entry.symlink_status()) || std::ranges::count(lm::kTokenizerFiles, finished_name(name)) == 0)
+    if (!fs::is_regular_file(entry.symlink_status()) ||
+        std::ranges::count(lm::kTokenizerFiles, files::finished_name(name)) == 0)
       return name;
   }
   return "";
 }
 
 void remove_tokenizer(const fs::path& folder) {
-  for (const auto& entry : entries_of(folder)) remove_path(entry.path());
-  remove_path(folder);
+  for (const auto& entry : files::entries_of(folder)) files::remove_path(entry.path());
+  files::remove_path(folder);
 }
 
 }  // namespace terrace::cli

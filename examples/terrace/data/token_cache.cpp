@@ -33,7 +33,7 @@ void make_ids(const fs::path& text, const fs::path& ids, lm::TokenFile kind, con
   try {
     job.emplace(settings, tokenizer, pool);
   } catch (const Error&) {  // unfinished files are left of another version, or of a start that gave the text another name
-    for (const auto& left : lm::TokenizeJob::unfinished_files(settings)) remove_path(left);
+    for (const auto& left : lm::TokenizeJob::unfinished_files(settings)) files::remove_path(left);
     job.emplace(settings, tokenizer, pool);
   }
   for (MakingNote note("tokenizing", text); job->step();)
@@ -51,7 +51,7 @@ void unpack(const fs::path& packed, const fs::path& to) {
       throw Error(fmt::format("{} cannot be written: {}\n  make room there, or set XDG_CACHE_HOME", to.string(), error.what()));
     }
   };
-  std::optional<NewFile> out;
+  std::optional<files::NewFile> out;
   written([&] { out.emplace(to, 0600); });
   MakingNote note("unpacking", packed);
   for (;;) {
@@ -61,7 +61,7 @@ void unpack(const fs::path& packed, const fs::path& to) {
     in.skip(bytes.size());
     note(in.file_place(), in.file_bytes());
   }
-  written([&] { out->finish(Durable::yes); });
+  written([&] { out->finish(files::Durable::yes); });
 }
 
 std::set<fs::path> all_files(const RunConfig& config) {

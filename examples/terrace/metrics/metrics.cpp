@@ -124,7 +124,7 @@ StepMetrics metrics_from_json(const json& object) {
 
 MetricsWriter::MetricsWriter(fs::path file, std::uint64_t done_steps) : file_(std::move(file)) {
   constexpr std::size_t kAtOnce = 1 << 16;
-  std::optional<NewFile> begun;
+  std::optional<files::NewFile> begun;
   const auto begin = [&](const std::function<void()>& act) {
     try {
       act();
@@ -144,13 +144,13 @@ MetricsWriter::MetricsWriter(fs::path file, std::uint64_t done_steps) : file_(st
     });
   begin([&] {
     begun->write(kept);
-    begun->finish(Durable::yes);
+    begun->finish(files::Durable::yes);
   });
   opened_ = begun->release();
 }
 
 void MetricsWriter::write(const StepMetrics& metrics) try {
-  write_all(opened_.get(), seal(to_json(metrics)) + '\n');
+  files::write_all(opened_.get(), seal(to_json(metrics)) + '\n');
 } catch (const Error& error) {
   fail(file_, "written", error.what());
 }

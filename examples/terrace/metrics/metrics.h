@@ -57,7 +57,7 @@ class MetricsWriter final : public MetricsSink {
 
  private:
   std::filesystem::path file_;
-  FileHandle opened_;
+  files::FileHandle opened_;
 };
 
 // Passes each line to `take`, which returns false to stop. Throws when it reaches a broken line.

@@ -20,7 +20,7 @@ void MetricsSinks::for_watching(const Call& call) {
       call(*sink);
       return false;
     } catch (const Error& error) {
-      warn(fmt::format("{}\n  the run continues without it", error.what()));
+      base::warn(fmt::format("{}\n  the run continues without it", error.what()));
       return true;
     }
   });

@@ -41,10 +41,11 @@ std::size_t bytes_until(std::string_view all, std::uint64_t done_steps) {
 TensorBoardSink::TensorBoardSink(std::filesystem::path file, std::uint64_t done_steps) try : file_(std::move(file)) {
   std::size_t kept = 0;
   if (done_steps > 0 && std::filesystem::exists(file_)) kept = bytes_until(read_text_file(file_, kMostEventBytes), done_steps);
-  opened_ = open_regular(file_, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, AT_FDCWD, 0644);
+  opened_ = files::open_regular(file_, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, AT_FDCWD, 0644);
   if (!opened_ || ::ftruncate(opened_.get(), static_cast<off_t>(kept)) != 0) throw Error(describe_errno(errno));
   if (kept == 0)
-    write_all(opened_.get(), to_record({.wall_time = seconds_since_1970(), .file_version = kEventFileVersion, .scalars = {}}));
+    files::write_all(opened_.get(),
+                     to_record({.wall_time = seconds_since_1970(), .file_version = kEventFileVersion, .scalars = {}}));
 } catch (const Error& error) {
   fail_events("begun", error.what());
 }
@@ -55,7 +56,7 @@ void TensorBoardSink::write(const StepMetrics& metrics) try {
     if (metric.key != "step")
       for (const auto& [cause, value] : values_of(metric, metrics))
         event.scalars.emplace_back(metric.name('/') + (cause.empty() ? "" : "/" + cause), static_cast<float>(value.real));
-  write_all(opened_.get(), to_record(event));
+  files::write_all(opened_.get(), to_record(event));
 } catch (const Error& error) {
   fail_events("written", error.what());
 }

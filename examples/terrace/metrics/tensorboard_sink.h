@@ -23,7 +23,7 @@ class TensorBoardSink final : public MetricsSink {
 
  private:
   std::filesystem::path file_;
-  FileHandle opened_;
+  files::FileHandle opened_;
 };
 
 }  // namespace terrace::cli

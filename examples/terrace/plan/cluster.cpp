@@ -105,10 +105,10 @@ class Reader {
     constexpr auto kCorrect = "examples/clusters/dgx2.toml is a correct one";
     constexpr std::size_t kLongMessage = 200;
     try {
-      demand_shallow_toml(text);
+      base::demand_shallow_toml(text);
       root_ = toml::parse(text, name_);
     } catch (const toml::parse_error& e) {
-      refuse(fmt::format(", line {}", e.source().begin.line), printable(e.description(), kLongMessage), kCorrect);
+      refuse(fmt::format(", line {}", e.source().begin.line), base::printable(e.description(), kLongMessage), kCorrect);
     } catch (const Error& error) {
       refuse("", error.what(), kCorrect);
     }
@@ -150,7 +150,8 @@ class Reader {
       const auto line = fmt::format(", line {}", section.source().begin.line);
       if (std::ranges::find(kClusterSections, section.str()) == kClusterSections.end() || !table.is_table())
         refuse(line,
-               fmt::format("there is no section [{}]{}", printable(section.str()), suggestion(section.str(), kClusterSections)),
+               fmt::format("there is no section [{}]{}", base::printable(section.str()),
+                           suggestion(section.str(), kClusterSections)),
                "the sections are gpu or cpu, node, and links");
       std::vector<std::string_view> known;
       for (const auto& k : cluster_keys())
@@ -161,7 +162,7 @@ class Reader {
                  "remove it: the plan is for the sums that the run does, which --sum-order and --canonical-reduction choose");
         if (std::ranges::find(known, name.str()) == known.end())
           refuse(fmt::format(", line {}", name.source().begin.line),
-                 fmt::format("unknown key {}.{}{}", section.str(), printable(name.str()), suggestion(name.str(), known)),
+                 fmt::format("unknown key {}.{}{}", section.str(), base::printable(name.str()), suggestion(name.str(), known)),
                  fmt::format("the keys of [{}] are {}", section.str(), fmt::join(known, ", ")));
       }
     }

@@ -66,7 +66,9 @@ std::filesystem::path profile_file(const RunConfig& c) {
 }
 
 // Returns nothing if the profile cannot be read; machine_profile() warns about it.
-std::string machine_algorithms(const RunConfig& c) try { return algorithms_in_profile(profile_file(c)); } catch (const Error&) {
+std::string machine_algorithms(const RunConfig& c) try {
+  return profile::algorithms_in_profile(profile_file(c));
+} catch (const Error&) {
   return {};
 }
 
@@ -151,7 +153,7 @@ ThreadPool make_pool(const RunConfig& c) {
     const auto index = static_cast<std::size_t>(gpu_index(c, c.found.local_rank));
     if (index < gpus.size()) node = gpus[index].numa_node;
   }
-  const auto cores = cores_of_numa_node(node);
+  const auto cores = machine::cores_of_numa_node(node);
   const bool asked = c.run.threads != 0 || !c.on_gpu();
   return ThreadPool(asked ? static_cast<int>(c.run.threads) : usual_threads(c, usable_cores(cores)), cores);
 }
@@ -162,14 +164,14 @@ int usual_threads(const RunConfig& c, int cores) {
 }
 
 std::string bits_group(const RunConfig& c) {
-  if (!c.on_gpu()) return product_group(c.model.dtype);
+  if (!c.on_gpu()) return math::product_group(c.model.dtype);
   return fmt::format("{} products of {}", word_of(c.model.dtype), find_gpu(c, c.found.local_rank).name);
 }
 
 void keep_algorithms(const RunConfig& c, const std::string& chosen) try {
-  if (!chosen.empty()) add_algorithms_to_profile(profile_file(c), chosen);
+  if (!chosen.empty()) profile::add_algorithms_to_profile(profile_file(c), chosen);
 } catch (const std::exception& error) {
-  warn(fmt::format("the algorithms of this run could not be added to the machine profile: {}", error.what()));
+  base::warn(fmt::format("the algorithms of this run could not be added to the machine profile: {}", error.what()));
 }
 
 namespace {
@@ -182,7 +184,7 @@ std::uint64_t bytes_of_nccl(const RunConfig& c) {
   const auto of_group = [&](std::int64_t ranks) -> std::uint64_t {
     if (ranks <= 1) return 0;
     const auto here = std::min(ranks, static_cast<std::int64_t>(ranks_of_machine(c)));
-    return static_cast<std::uint64_t>(here - 1) * kPair + (ranks > here ? kNetwork : 0) + kStagingBytes;
+    return static_cast<std::uint64_t>(here - 1) * kPair + (ranks > here ? kNetwork : 0) + comm::kStagingBytes;
   };
   // One communicator sends to a neighbour in the pipeline, and another one receives from it.
   const std::uint64_t neighbours = c.parallel.pp > 2 ? 2 : c.parallel.pp > 1 ? 1 : 0;
@@ -215,7 +217,7 @@ std::uint64_t usual_device_bytes(const RunConfig& c) {
 namespace {
 
 // With --ranks-per-machine, ranks only count as on several machines: they exchange at this machine's rates.
-Links links_of(const RunConfig& c) {
+machine::Links links_of(const RunConfig& c) {
   const auto ranks = c.parallel.ranks(), each = c.parallel.ranks_per_machine;
   return {.ranks_per_node = each > 0 && each < ranks ? static_cast<std::uint32_t>(each) : 0};
 }
@@ -250,7 +252,7 @@ MachineProfile machine_profile(const RunConfig& c) {
   } catch (const Error& error) {
     if (named) throw;
     // A saved file of another version of terrace is no reason not to train.
-    warn(fmt::format("planning with assumed rates: {}", error.what()));
+    base::warn(fmt::format("planning with assumed rates: {}", error.what()));
     return assumed;
   }
 }

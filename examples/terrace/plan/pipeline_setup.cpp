@@ -172,20 +172,21 @@ void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, 
   if (schedule.asynchronous()) demand_drained(c);
   const auto stages = schedule.placement.stages;
   auto begins = c.parallel.stage_layers.empty()
-                    ? balanced_stages(request, model, schedule, profile)
+                    ? planning::balanced_stages(request, model, schedule, profile)
                     : begins_of(c.parallel.stage_layers, stages, static_cast<std::uint32_t>(model.layers.size()));
   pipeline::Pipeline pipeline{std::move(schedule), std::move(begins)};
   demand_layers_on_every_rank(c, pipeline);
   if (pipeline.schedule.asynchronous()) request.updates_before_use = c.train.grad_clip > 0;
-  terrace::set_pipeline(request, std::move(pipeline));
+  terrace::planning::set_pipeline(request, std::move(pipeline));
 }
 
 bool searches_schedule(const RunConfig& c) { return c.parallel.pp > 1 && c.parallel.schedule == "auto"; }
 
-FoundSchedule plans_of_ranks(PlanRequest& request, const RunConfig& c, const Model& model, const MachineProfile& profile,
-                             ThreadPool& pool) {
-  auto found = request.pipeline ? FoundSchedule{c.parallel.schedule, plan_ranks(request, model, profile, pool)}
-                                : search_schedule(request, model, profile, pool);
+planning::FoundSchedule plans_of_ranks(PlanRequest& request, const RunConfig& c, const Model& model,
+                                       const MachineProfile& profile, ThreadPool& pool) {
+  auto found = request.pipeline
+                   ? planning::FoundSchedule{c.parallel.schedule, planning::plan_ranks(request, model, profile, pool)}
+                   : planning::search_schedule(request, model, profile, pool);
   if (!std::ranges::all_of(found.plans, &Plan::fits)) throw refusal_error(c, found.plans);
   return found;
 }

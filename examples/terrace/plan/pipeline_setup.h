@@ -22,8 +22,8 @@ pipeline::Schedule schedule_of(const RunConfig& config);
 bool searches_schedule(const RunConfig& config);  // with --schedule auto
 // The plans of all ranks, after set_pipeline(). With --schedule auto, sets request.pipeline to the fastest schedule whose ranks
 // fit into their budgets. Error(ErrorKind::does_not_fit) if there is none, or if the ranks of the given one do not fit.
-FoundSchedule plans_of_ranks(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
-                             ThreadPool& pool);
+planning::FoundSchedule plans_of_ranks(PlanRequest& request, const RunConfig& config, const Model& model,
+                                       const MachineProfile& profile, ThreadPool& pool);
 
 // Writes a found schedule as text: its name, stages and tasks. All ranks of a run take this text, and the run directory keeps
 // it.

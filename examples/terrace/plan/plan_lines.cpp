@@ -13,22 +13,24 @@
 namespace terrace::cli {
 
 std::string choice_lines(const Plan& p) {
-  const auto text_of = [&](const StepChoice& c) { return to_text(c, static_cast<std::uint32_t>(p.map.activations.size())); };
+  const auto text_of = [&](const planning::StepChoice& c) {
+    return to_text(c, static_cast<std::uint32_t>(p.map.activations.size()));
+  };
   std::string lines;
   const auto say = [&]<class... A>(fmt::format_string<A...> text, A&&... a) {
     fmt::format_to(std::back_inserter(lines), text, std::forward<A>(a)...);
   };
   say("order {}\n", text_of(p.choice));
   if (p.tried.size() < 2) return lines;
-  std::vector<TriedChoice> others;
+  std::vector<planning::TriedChoice> others;
   for (const auto& t : p.tried)
     if (t.choice != p.choice) others.push_back(t);
-  const auto chosen = std::ranges::find(p.tried, p.choice, &TriedChoice::choice);
-  std::ranges::stable_sort(others, {}, [](const TriedChoice& t) { return t.seconds.value_or(1e30); });
-  const auto fits = [](const TriedChoice& t) { return t.seconds.has_value(); };
+  const auto chosen = std::ranges::find(p.tried, p.choice, &planning::TriedChoice::choice);
+  std::ranges::stable_sort(others, {}, [](const planning::TriedChoice& t) { return t.seconds.value_or(1e30); });
+  const auto fits = [](const planning::TriedChoice& t) { return t.seconds.has_value(); };
   // The choices are compared in a coarse simulation: large chunks, few steps, and the profile's rates in place of measured
   // layers. Its seconds are not those of the plan, so only their ratios are shown.
-  const auto compared = [&](const TriedChoice& t) -> std::string {
+  const auto compared = [&](const planning::TriedChoice& t) -> std::string {
     if (!t.seconds) return "does not fit";
     if (chosen == p.tried.end() || !chosen->seconds) return "fits";
     const double percent = 100 * (*t.seconds / *chosen->seconds - 1);
@@ -51,10 +53,10 @@ std::uint64_t ranks_of_node(const RunConfig& config) {
                                                : ranks_of_machine(config);
 }
 
-std::string sum_line(const RunConfig& config, SumOrder order) {
+std::string sum_line(const RunConfig& config, comm::SumOrder order) {
   const auto ranks = static_cast<std::uint64_t>(config.parallel.ranks()), each = ranks_of_node(config);
   if (ranks <= each || config.parallel.dp <= 1) return "";
-  if (order == SumOrder::ranks)
+  if (order == comm::SumOrder::ranks)
     return "gradients are added in the order of ranks: each rank sends every other the part that it owns\n";
   return "gradients are added on each node first, then between the nodes, by a tree\n";
 }
@@ -62,7 +64,7 @@ std::string sum_line(const RunConfig& config, SumOrder order) {
 std::string rank_lines(const RunConfig& config, const Model& model, const PlanRequest& request, const Plan& p) {
   const auto tokens = static_cast<double>(config.train.batch_size * config.model.seq_len * config.train.grad_accumulation) *
                       request.mesh.size(kBatchAxes);
-  const auto flops = flops_of(model, request.shape.batch, p.programs.steady);
+  const auto flops = planning::flops_of(model, request.shape.batch, p.programs.steady);
   const auto rate = [&](double of) { return of / p.times.seconds * 1e-12; };
   const auto& communicated = p.times.communicated;
   return fmt::format(

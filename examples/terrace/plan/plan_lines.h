@@ -15,7 +15,7 @@ std::string choice_lines(const Plan& plan);
 // How much a rank sends, and how fast all ranks compute.
 std::string rank_lines(const RunConfig& config, const Model& model, const PlanRequest& request, const Plan& plan);
 // The order in which gradients of several nodes are added; empty on one node.
-std::string sum_line(const RunConfig& config, SumOrder order);
+std::string sum_line(const RunConfig& config, comm::SumOrder order);
 std::uint64_t ranks_of_node(const RunConfig& config);
 // What commits cost, and their share of the run's time.
 std::string commit_line(const RunConfig& config, const Plan& p);

@@ -38,12 +38,12 @@ void write_file(const std::filesystem::path& file, const std::string& text) try 
 // one.
 std::string cluster_lines(const RunConfig& config, const Model& model, const std::vector<Plan>& plans, double updates,
                           double step_s) {
-  LinkBytes most;
-  Flops all;
+  map::LinkBytes most;
+  planning::Flops all;
   for (const auto& rank : plans) {
     most.within = std::max(most.within, rank.steady_links.within / updates);
     most.between = std::max(most.between, rank.steady_links.between / updates);
-    const auto flops = flops_of(model, rank.map.shape.batch, rank.programs.steady);
+    const auto flops = planning::flops_of(model, rank.map.shape.batch, rank.programs.steady);
     all.model += flops.model / updates;
     all.with_recomputation += flops.with_recomputation / updates;
   }
@@ -74,8 +74,8 @@ std::string lanes_beside(const std::filesystem::path& run, const std::vector<Pla
     lanes.push_back({.measured = read_trace_window(file, 0)});
   }
   std::vector<Trace> traces(plans.size());
-  const auto costs_of = [&](const StepMap& map) { return std::make_unique<ProfileCosts>(map, profile); };
-  const auto times = simulate_ranks(plans, model, costs_of, profile, {.traces = &traces});
+  const auto costs_of = [&](const StepMap& map) { return std::make_unique<walk::ProfileCosts>(map, profile); };
+  const auto times = planning::simulate_ranks(plans, model, costs_of, profile, {.traces = &traces});
   double end_s = 0;
   for (const auto& trace : traces)
     for (const auto& span : trace.spans()) end_s = std::max(end_s, static_cast<double>(span.end_ns) * 1e-9);
@@ -96,7 +96,7 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
   const auto costs = pipeline::stage_costs(p, model, plans.front().map, profile);
   const auto timing = pipeline::simulate(p.schedule, costs);
   // The tasks of an asynchronous schedule are those of several steps.
-  const auto steps = static_cast<double>(updates_a_step(request));
+  const auto steps = static_cast<double>(planning::updates_a_step(request));
   const double step_s = timing.makespan / steps, shortest_s = pipeline::shortest_step(p.schedule, costs) / steps;
   const auto title = fmt::format("{} on {} ranks, {}, {} micro-batches, stages of {} layers", *config.model.family.get().name,
                                  plans.size(), name, p.schedule.micro_batches, stage_layers(p));
@@ -109,7 +109,7 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
     for (std::size_t r = 0; r < plans.size(); ++r) fmt::print("# rank {}\n{}", r, to_text(plans[r].programs.steady));
     return Exit::ok;
   }
-  const auto step = step_of_pipeline(request, plans, model, profile);
+  const auto step = planning::step_of_pipeline(request, plans, model, profile);
   if (config.run.json) {
     auto ranks = nlohmann::json::array();
     for (const auto& rank : plans) ranks.push_back(to_json(config, rank));
@@ -125,7 +125,7 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
              "device peak", "host peak", "disk peak", "smallest device", "live peak", "idle");
   for (std::size_t r = 0; r < plans.size(); ++r) {
     const auto& rank = plans[r];
-    const HeldLayers held(rank.map.pipeline, static_cast<std::uint32_t>(r));
+    const mesh::HeldLayers held(rank.map.pipeline, static_cast<std::uint32_t>(r));
     std::uint32_t layers = 0;
     for (std::uint32_t l = 0; l < p.layers(); ++l) layers += held.holds(l) ? 1 : 0;
     fmt::print("{:<5} {:>7} {:>10} {:>11} {:>11} {:>11} {:>15} {:>10} {:>5.1f}%\n", r, layers, format_bytes(rank.state_bytes),

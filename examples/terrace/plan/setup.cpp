@@ -83,7 +83,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
 }
 
 bool units_apart(const RunConfig& c) {
-  return ParameterLayout(lm::make_model(model_config(c)), {}, Layout::kUnitElements, 1).cuts_units();
+  return map::ParameterLayout(lm::make_model(model_config(c)), {}, memory::Layout::kUnitElements, 1).cuts_units();
 }
 
 Budget budgets(const RunConfig& c) {
@@ -116,7 +116,7 @@ void set_optimizer(PlanRequest& request, const RunConfig& c) {
   request.states = optimizer->states();
   request.layer_unit = optimizer->layer_unit();
   request.param_groups = parse_param_groups(c.train.param_groups);
-  request.freeze = parse_freeze(c.train.freeze);
+  request.freeze = model::parse_freeze(c.train.freeze);
 }
 
 PlanRequest plan_request(const RunConfig& c) {
@@ -197,10 +197,10 @@ std::vector<std::string> warnings_of(const RunConfig& c) {
 }
 
 std::vector<std::string> warnings_of(const RunConfig& c, const Model& model) {
-  const auto recipe = Recipe::of(model.dtype, c.train.recipe, optimizer_of(c)->states());
+  const auto recipe = rules::Recipe::of(model.dtype, c.train.recipe, optimizer_of(c)->states());
   auto warnings = warnings_of(c);
-  for (const auto& warning :
-       precision_warnings(recipe, c.train.optimizer, c.train.rule, static_cast<std::uint64_t>(c.train.grad_accumulation)))
+  for (const auto& warning : rules::precision_warnings(recipe, c.train.optimizer, c.train.rule,
+                                                       static_cast<std::uint64_t>(c.train.grad_accumulation)))
     warnings.push_back(with_flags(warning));
   for (auto& warning : warnings_of_init_from(c, model)) warnings.push_back(std::move(warning));
   return warnings;
@@ -214,18 +214,18 @@ std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c, const Device& device
 namespace {
 
 // Measures with random tokens, because the time does not depend on their values.
-void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMap& map, const Plan& p, ProfileCosts& costs,
-                    ThreadPool& pool) {
+void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMap& map, const Plan& p,
+                    walk::ProfileCosts& costs, ThreadPool& pool) {
   const auto device = make_device(c, pool);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(request.shape.batch.tokens()) * request.shape.micro_batches);
   for (std::size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<std::int32_t>(
-        random_below(c.train.seed, stream_of("measure"), i, static_cast<std::uint64_t>(c.model.vocab)));
-  measure_costs(costs, map, p.programs.steady, *device, *optimizer_of(c, *device),
-                {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())},
-                {.memory_bytes = std::min(p.peak_bytes[Tier::device], 256 * kMiB),
-                 .upload_bytes = p.step_traffic.back().upload,
-                 .action_bytes = device->computes_on_host() ? 256 * kMiB : p.peak_bytes[Tier::device]});
+        math::random_below(c.train.seed, math::stream_of("measure"), i, static_cast<std::uint64_t>(c.model.vocab)));
+  run::measure_costs(costs, map, p.programs.steady, *device, *optimizer_of(c, *device),
+                     {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())},
+                     {.memory_bytes = std::min(p.peak_bytes[Tier::device], 256 * kMiB),
+                      .upload_bytes = p.step_traffic.back().upload,
+                      .action_bytes = device->computes_on_host() ? 256 * kMiB : p.peak_bytes[Tier::device]});
 }
 
 }  // namespace
@@ -236,7 +236,7 @@ Plan make_plan(const RunConfig& c, const Model& model, const PlanRequest& reques
   auto p = plan(model, request, profile, &pool);
   if (!p.fits) return p;
   const StepMap map(model, p.map);
-  ProfileCosts costs(map, profile);
+  walk::ProfileCosts costs(map, profile);
   if (!c.plan.assumed_costs) {
     measure_layers(c, request, map, p, costs, pool);
     retime(p, model, request, profile, costs);
@@ -257,7 +257,7 @@ ChunkStore::Options store_options(const RunConfig& c) {
     o.paths = c.memory.nvme_path;
     // Made absolute first: weakly_canonical() leaves a path that does not exist relative, and the name would change later.
     o.name = fmt::format("terrace-{:016x}",
-                         stream_of(std::filesystem::weakly_canonical(std::filesystem::absolute(c.run.out_dir)).c_str()));
+                         math::stream_of(std::filesystem::weakly_canonical(std::filesystem::absolute(c.run.out_dir)).c_str()));
   }
   return o;
 }
@@ -294,7 +294,7 @@ nlohmann::json to_json(const RunConfig& c, const Plan& p) {
   j["step_time_s"] = of_step(p.times.seconds);
   j["peak_bytes"] = {
       {"device", p.peak_bytes[Tier::device]}, {"host", p.peak_bytes[Tier::host]}, {"nvme", p.peak_bytes[Tier::disk]}};
-  const auto bytes = [](const Traffic& t) -> nlohmann::json {
+  const auto bytes = [](const memory::Traffic& t) -> nlohmann::json {
     return {{"read", t.read}, {"write", t.write}, {"h2d", t.upload}, {"d2h", t.download}};
   };
   auto step = traffic_of_step(p);
@@ -302,7 +302,7 @@ nlohmann::json to_json(const RunConfig& c, const Plan& p) {
   j["bytes"] = bytes(step);
   j["sum_order"] = word_of(p.map.data.sum_order());
   j["link_bytes"] = {{"within", of_step(p.steady_links.within)}, {"between", of_step(p.steady_links.between)}};
-  Traffic all;
+  memory::Traffic all;
   for (const auto& t : p.step_traffic) {
     all.read += t.read;
     all.write += t.write;

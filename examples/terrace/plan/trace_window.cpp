@@ -35,7 +35,7 @@ double number_in(const json& event, const char* key) {
 }
 std::string text_in(const json& event, const char* key) {
   const auto found = event.find(key);
-  return found != event.end() && found->is_string() ? printable(found->get<std::string>()) : "";
+  return found != event.end() && found->is_string() ? base::printable(found->get<std::string>()) : "";
 }
 const json& object_in(const json& event, const char* key) {
   static const json kNone = json::object();
@@ -62,7 +62,7 @@ void each_event(const std::filesystem::path& file, const std::function<void(cons
   };
   try {
     const auto text = read_text_file(file, kMostTraceBytes);
-    demand_shallow_json(text);
+    base::demand_shallow_json(text);
     [[maybe_unused]] const auto rest = json::parse(text, filter);  // everything except the list
   } catch (const json::parse_error& error) {
     refuse(fmt::format("it is not JSON from its byte {} on", error.byte));

@@ -26,7 +26,7 @@ Committed committed(const RunDir& dir, const ChunkStore::Options& store) {
   if (!ChunkStore::has_commit(store)) return std::filesystem::exists(home) ? Committed::nothing : Committed::no_store;
   // If the run has ended once, all ranks have committed.
   const bool may_be_alone = !dir.has_committed && !std::filesystem::exists(dir.path / kResultFile);
-  return may_be_alone && CommitFiles::only_the_first(home) ? Committed::once : Committed::more;
+  return may_be_alone && store::CommitFiles::only_the_first(home) ? Committed::once : Committed::more;
 }
 
 // One entry for each rank that wrote the run. If the layout changes, the ranks are not those that wrote it, so the first rank
@@ -81,8 +81,8 @@ void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team) {
   // again.
   const bool anew = here && least == Committed::nothing && most == Committed::once;
   if (anew && team.first())
-    warn(fmt::format("a rank of the run in {} ended during the first commit, which is incomplete: the run starts again",
-                     dir.path.string()));
+    base::warn(fmt::format("a rank of the run in {} ended during the first commit, which is incomplete: the run starts again",
+                           dir.path.string()));
   const bool wanted = here && !anew;
   team.together([&] {
     if (!team.first()) return;

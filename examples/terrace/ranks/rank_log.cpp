@@ -22,7 +22,7 @@ RankLog::RankLog(const std::filesystem::path& run, int rank) : rank_(rank) {
                             file.string(), why));
   };
   try {
-    auto opened = open_regular(file, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, AT_FDCWD, 0666);
+    auto opened = files::open_regular(file, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, AT_FDCWD, 0666);
     if (opened) file_.reset(::fdopen(opened.get(), "a"));
     if (!file_) throw Error(describe_errno(errno));
     static_cast<void>(opened.release());

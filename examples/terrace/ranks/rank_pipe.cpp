@@ -19,8 +19,8 @@ RankPipe::RankPipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
     throw Error(fmt::format("launch: no pipe can be made: {}", describe_errno(errno)));
-  from_ = FileHandle(ends[0]);
-  const FileHandle unused(ends[1]);  // each rank opens its own end
+  from_ = files::FileHandle(ends[0]);
+  const files::FileHandle unused(ends[1]);  // each rank opens its own end
 }
 
 std::string RankPipe::name() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), from_.get()); }
@@ -47,12 +47,12 @@ int RankPipe::told_code() {
 
 namespace {
 
-FileHandle open_rank_pipe() {
+files::FileHandle open_rank_pipe() {
   const char* const name = std::getenv(kUnderLaunch);
-  return FileHandle(name ? ::open(name, O_WRONLY | O_CLOEXEC | O_NONBLOCK) : -1);
+  return files::FileHandle(name ? ::open(name, O_WRONLY | O_CLOEXEC | O_NONBLOCK) : -1);
 }
 
-bool write_byte(const FileHandle& pipe, int code) {
+bool write_byte(const files::FileHandle& pipe, int code) {
   const auto byte = static_cast<char>(code);
   return pipe && ::write(pipe.get(), &byte, 1) == 1;
 }

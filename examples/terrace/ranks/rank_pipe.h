@@ -25,7 +25,7 @@ class RankPipe {
  private:
   bool read_bytes();  // whether the end of the file was reached
 
-  FileHandle from_;
+  files::FileHandle from_;
   bool begun_ = false;
   int code_ = 0;
 };

@@ -71,7 +71,7 @@ Exit train_process(const RunConfig& config, const Launched& place) {
     return train_rank(config, team);
   } catch (const Elsewhere& elsewhere) {
     return exit_of(elsewhere.kind());
-  } catch (const RankFailed& error) {
+  } catch (const comm::RankFailed& error) {
     ended_by_another = true;
     throw Error(fmt::format("rank {}: {}{}", place.rank, kAnotherRankFailed, error.what()), error);
   } catch (const Error& error) {
@@ -119,7 +119,7 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
   degrees.ring = p.cp_mode == ContextMode::both && p.cp > 1 ? static_cast<int>(p.cp_ring) : 0;
   degrees.zigzag = p.ring() > 1 && p.cp_mode != ContextMode::two_rings && model.window.none();
   degrees.with = features_of(c, model);
-  check(degrees, layers::shape_of(model), ranks);
+  demand_degrees(degrees, layers::shape_of(model), ranks);
 }
 
 }  // namespace

@@ -179,7 +179,7 @@ PlanFile read_plan(const fs::path& dir) try {
   if (!fs::exists(dir / kPlanFile)) return {{}, "plan.json is missing, so nothing can be compared."};
   return {sealed_in(dir / kPlanFile), ""};
 } catch (const Error& e) {
-  warn(fmt::format("the report compares nothing with the plan: {}", e.what()));
+  base::warn(fmt::format("the report compares nothing with the plan: {}", e.what()));
   return {{}, fmt::format("{}.", e.what())};
 }
 
@@ -195,7 +195,7 @@ std::string warnings_of_run(const json& plan) try {
 
 // Null: the run is not finished, or its result cannot be read.
 json result_of(const fs::path& dir) try { return sealed_in(dir / kResultFile); } catch (const Error& e) {
-  warn(fmt::format("the report has the peaks of the steps only: {}", e.what()));
+  base::warn(fmt::format("the report has the peaks of the steps only: {}", e.what()));
   return {};
 }
 
@@ -233,7 +233,7 @@ std::string step_sections(const fs::path& dir, const RunSteps& steps) {
                    tier_chart(window)) +
            one(lane_chart(window));
   } catch (const Error& e) {
-    warn(fmt::format("the report has no picture of a step: {}", e.what()));
+    base::warn(fmt::format("the report has no picture of a step: {}", e.what()));
     return one(missing(escape(e.what())));
   }
 }

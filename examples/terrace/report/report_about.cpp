@@ -22,7 +22,7 @@ std::string model_of(const RunConfig& c) {
   auto text = fmt::format("{}: {} blocks of width {}, {} heads, vocabulary of {}", *c.model.family.get().name, c.model.layers,
                           c.model.hidden, c.model.heads, c.model.vocab);
   if (c.model.experts.count > 0) text += fmt::format(", {} experts", c.model.experts.count);
-  if (!c.run.init_from.empty()) text += fmt::format("; from {}", printable(c.run.init_from));
+  if (!c.run.init_from.empty()) text += fmt::format("; from {}", base::printable(c.run.init_from));
   return text;
 }
 
@@ -41,7 +41,7 @@ std::string data_of_run(const RunConfig& c, const RunSteps& steps) {
   std::string text;
   const auto files = data_files(c);
   for (std::size_t i = 0; i < std::min(kShown, files.size()); ++i)
-    text += (i > 0 ? ", " : "") + printable(files[i].filename().string());
+    text += (i > 0 ? ", " : "") + base::printable(files[i].filename().string());
   if (files.size() > kShown) text += fmt::format(" and {} more", files.size() - kShown);
   return fmt::format("{} ({}), {} tokens trained on, in sequences of {}", text, word_of(c.data.format), steps.tokens,
                      c.model.seq_len);

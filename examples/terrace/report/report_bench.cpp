@@ -169,7 +169,7 @@ ordered_json read_results(const fs::path& file) {
   };
   ordered_json parsed;
   try {
-    parsed = parse_json<ordered_json>(read_text_file(file));
+    parsed = base::parse_json<ordered_json>(read_text_file(file));
   } catch (const Error& error) {
     refuse(error.what());
   }

@@ -147,7 +147,7 @@ void RunWatcher::read_configuration(RunStatus& status) const {
 
 void RunWatcher::read_commit(RunStatus& status) const {
   const auto store = first_store_of_run(directory_);
-  const auto commit = recorded_commit(store.paths.front() / store.name);
+  const auto commit = store::recorded_commit(store.paths.front() / store.name);
   if (!commit) return;
   status.commit = commit->step;
   if (const auto info = file_info(commit->file)) status.seconds_since_commit = seconds_since(*info);

@@ -156,7 +156,7 @@ void stalls(Frame& frame, const RunStatus& run) {
   const auto percent = [&](double seconds) { return fmt::format("{:.1f} %", step_s > 0 ? 100 * seconds / step_s : 0); };
   std::vector<std::string> parts{percent(mean_of(run.recent, [](const auto& m) { return m.stall_s; }))};
   for (const auto& [cause, seconds] : causes)
-    if (seconds > 0) parts.push_back(fmt::format("{} {}", printable(cause), percent(seconds)));
+    if (seconds > 0) parts.push_back(fmt::format("{} {}", base::printable(cause), percent(seconds)));
   frame.row("stall", parts);
 }
 
@@ -213,8 +213,8 @@ std::vector<std::string> top_frame(std::span<const RunStatus> runs, const FrameO
     if (&run != &runs.front()) frame.gap();
     std::string state(word_of_state(run.state));
     if (run.pid != 0) state += fmt::format(" (process {})", run.pid);
-    frame.title(printable(run.name), state);
-    if (!run.problem.empty()) frame.row("problem", {printable(run.problem, 1000)});
+    frame.title(base::printable(run.name), state);
+    if (!run.problem.empty()) frame.row("problem", {base::printable(run.problem, 1000)});
     if (!run.recent.empty()) {
       progress(frame, run);
       losses(frame, run);

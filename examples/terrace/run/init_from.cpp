@@ -72,7 +72,7 @@ std::vector<ToldSource> sources_of(const fs::path& file) {
   const auto beside = (fs::is_directory(file, unknown) ? file : file.parent_path()) / "config.json";
   ToldSource config{beside.string(), nlohmann::json::object(), false};
   if (std::error_code error; fs::is_regular_file(beside, error)) try {
-      auto values = parse_json(read_text_file(beside));
+      auto values = base::parse_json(read_text_file(beside));
       if (values.is_object()) config.values = std::move(values);
     } catch (const Error&) {  // a file that cannot be read says nothing
     }
@@ -100,7 +100,7 @@ std::optional<Told> told(const std::vector<ToldSource>& sources, const Untold& u
   return std::nullopt;
 }
 
-std::string quoted(const std::string& name) { return fmt::format("\"{}\"", printable(name)); }
+std::string quoted(const std::string& name) { return fmt::format("\"{}\"", base::printable(name)); }
 
 // The flags with which the run would be as the directory's config.json: "--layers 2". Empty: there is no such file that can be
 // read.

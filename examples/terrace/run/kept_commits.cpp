@@ -36,7 +36,7 @@ std::vector<KeptCommit> step_folders(const fs::path& run) {
   std::vector<KeptCommit> all;
   std::error_code error;
   if (!fs::exists(run / kKeptFolder, error)) return all;
-  for (const auto& entry : entries_of(run / kKeptFolder)) {
+  for (const auto& entry : files::entries_of(run / kKeptFolder)) {
     const auto name = entry.path().filename().string();
     KeptCommit kept{.step = 0, .directory = entry.path()};
     if (!name.starts_with(kStepPrefix)) continue;
@@ -54,7 +54,7 @@ enum class Failing : bool { warns, was_warned_of };
 void try_to_remove(const fs::path& folder, Failing failing = Failing::warns) try {
   remove_copy(folder);
 } catch (const std::exception& error) {
-  if (failing == Failing::warns) warn(fmt::format("--ckpt-keep: {} stays: {}", folder.string(), describe(error)));
+  if (failing == Failing::warns) base::warn(fmt::format("--ckpt-keep: {} stays: {}", folder.string(), describe(error)));
 }
 
 // Removes what a kill left, or an earlier removal that found the store in use.
@@ -66,7 +66,7 @@ void remove_what_is_left(const fs::path& run, Failing failing) {
 // A store has room for two generations of each chunk, but a copy to which nothing is written needs only one. So the gaps
 // between the committed chunks are given back to the file system, if it supports that.
 void free_gaps(const fs::path& data, std::vector<StoredChunk> chunks) {
-  const auto file = open_regular(data, O_WRONLY | O_CLOEXEC);
+  const auto file = files::open_regular(data, O_WRONLY | O_CLOEXEC);
   if (!file) return;
   std::ranges::sort(chunks, {}, &StoredChunk::offset);
   std::uint64_t end = 0;
@@ -141,7 +141,7 @@ bool CommitKeeper::begin_copy(std::uint64_t step) {
     return true;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::refused) throw;
-    warn(fmt::format("--ckpt-keep: the commit after step {} is not copied: {}", step, error.what()));
+    base::warn(fmt::format("--ckpt-keep: the commit after step {} is not copied: {}", step, error.what()));
     return false;
   }
 }
@@ -161,7 +161,7 @@ void CommitKeeper::copy_last_commit() {
   own.stripe_weights = {};
   own.run_ids = {dir_.run_id};
   copying_ = std::async(std::launch::async, [&store, own, stop = stop_.get_token()] {
-    copy_store(store, own, stop);
+    store::copy_store(store, own, stop);
     free_gaps(own.paths.front() / own.name / "data", store.committed());
   });
 }
@@ -201,7 +201,7 @@ std::optional<std::uint64_t> last_step_of(const fs::path& run, std::span<const f
     const auto home = store.paths.front() / store.name;
     if (!fs::exists(home))
       throw Error(fmt::format("{}: the directory is missing\n  bring it back", home.string()), ErrorKind::corrupt);
-    const auto commit = recorded_commit(home);
+    const auto commit = store::recorded_commit(home);
     if (!commit) return {};
     step = std::min(step.value_or(commit->step), commit->step);
   }

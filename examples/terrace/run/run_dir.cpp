@@ -62,7 +62,7 @@ std::string read_text(const fs::path& file) {
 
 // Syncs to disk, because without these files a commit is of no use after a power loss.
 void write_text(const fs::path& file, const std::string& text) try {
-  replace_text_file(file, text, Durable::yes);
+  replace_text_file(file, text, files::Durable::yes);
 } catch (const Error& error) {
   throw Error(
       fmt::format("{} cannot be written: {}\n  make room or change the permissions there, then continue with --resume auto",
@@ -70,7 +70,7 @@ void write_text(const fs::path& file, const std::string& text) try {
 }
 
 // Syncs the names of a new run directory and of the folders that were made for it.
-void sync_names(const fs::path& dir) try { sync_with_folders_above(dir); } catch (const Error& error) {
+void sync_names(const fs::path& dir) try { files::sync_with_folders_above(dir); } catch (const Error& error) {
   throw Error(fmt::format("{}\n  check the disk, then continue with --resume auto", error.what()));
 }
 
@@ -102,7 +102,7 @@ void warn_once(const std::string& text) {
   static std::mutex mutex;
   static std::set<std::string> said;
   const std::lock_guard lock(mutex);
-  if (said.insert(text).second) warn(text);
+  if (said.insert(text).second) base::warn(text);
 }
 
 // A run without its run.json is lost, so there is a copy. The copy is read if the file is damaged or cannot be read.
@@ -133,7 +133,7 @@ void write_run_json(const fs::path& dir, const nlohmann::json& run) {
 // An edit by hand may have given a setting another type than this program writes.
 void demand_types_of(const nlohmann::json& usual, const nlohmann::json& found) {
   const auto demand = [](bool good, const std::string& key) {
-    if (!good) throw Error(fmt::format("the setting {} is of another type", printable(key)));
+    if (!good) throw Error(fmt::format("the setting {} is of another type", base::printable(key)));
   };
   for (const auto& [key, value] : usual.items()) {
     const auto& other = found.at(key);
@@ -321,7 +321,7 @@ std::vector<fs::path> own_folders(const std::set<fs::path>& paths, const std::ve
       if (ChunkStore::commit_of_another({.paths = {path}, .name = name, .run_ids = run_ids})) others.insert(name);
     }
   }
-  for (const auto& name : others) warn(fmt::format("the store {} belongs to another run now, and stays", name));
+  for (const auto& name : others) base::warn(fmt::format("the store {} belongs to another run now, and stays", name));
   std::erase_if(folders, [&](const fs::path& folder) { return others.contains(folder.filename().string()); });
   return folders;
 }
@@ -352,7 +352,7 @@ void demand_tokenizer(const fs::path& path, const RunFile& run, const RunConfig*
   if (!resumed || given_tokenizer(path, *resumed).empty())
     throw Error(what + "\n  bring the files back; a run that goes on with --resume auto and its --tokenizer copies them again",
                 ErrorKind::corrupt);
-  warn(what + "\n  check the disk; the files are copied again when the run goes on");
+  base::warn(what + "\n  check the disk; the files are copied again when the run goes on");
 }
 
 // Copies the tokenizer that the flags name and returns its checksums for run.json. While one tokenizer replaces another,
@@ -433,7 +433,7 @@ bool is_used(const fs::path& dir) {
   std::error_code error;
   if (!fs::exists(dir, error)) return false;
   const ChunkStore::Options own{.paths = {dir}, .name = "store"};
-  for (const auto& entry : entries_of(dir))
+  for (const auto& entry : files::entries_of(dir))
     if (const auto name = entry.path().filename().string();
         (name != own.name && !name.starts_with(own.name + "-")) || ChunkStore::had_commit(own))
       return true;
@@ -464,10 +464,10 @@ void make_directory(const fs::path& dir) {
 
 // The kernel releases the lock of a killed run. On a file system that cannot lock a directory (NFS), the lock of the store
 // protects the run.
-FileHandle lock_directory(const fs::path& dir, std::string_view instead) {
-  FileHandle handle(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+files::FileHandle lock_directory(const fs::path& dir, std::string_view instead) {
+  files::FileHandle handle(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!handle) throw Error(fmt::format("run directory {} cannot be opened: {}", dir.string(), describe_errno(errno)));
-  if (try_lock(handle.get(), LOCK_EX) == Locked::by_another)
+  if (files::try_lock(handle.get(), LOCK_EX) == files::Locked::by_another)
     throw Error(fmt::format("{} is in use by another run\n  wait for that run or stop it, or give {}", dir.string(), instead));
   return handle;
 }
@@ -569,7 +569,7 @@ RunDir open_run_dir(RunConfig& config) {
               dir.path.string(), home.string(), dir.path.string()),
           ErrorKind::corrupt);
     if (run.store.generations == 1)
-      warn(
+      base::warn(
           fmt::format("the run in {} had --durability off or none and committed nothing, so it starts again; with --durability "
                       "commit a run can be continued",
                       dir.path.string()));
@@ -641,7 +641,7 @@ bool has_other_bits(const RunDir& dir, const RunConfig& config) {
 
 void warn_of_other_bits(const RunDir& dir, const RunConfig& config) {
   if (!has_other_bits(dir, config)) return;
-  warn(
+  base::warn(
       fmt::format("the run in {} was computed with {}, and continues with {}: it stays correct, but its losses and weights "
                   "get other bits than on one kind of processor",
                   dir.path.string(), dir.computed_with, bits_group(config)));
@@ -709,9 +709,9 @@ void remove_former_stores(const RunDir& dir, std::size_t ranks) {
     return is_store_of(now.base, name) && !(of_now && rank < ranks);
   };
   for (const auto& store : own_folders(paths, dir.store.run_ids, is_former)) try {
-      remove_store(store);
+      store::remove_store(store);
     } catch (const Error& problem) {
-      warn(fmt::format("a store of the former layout stays: {}", problem.what()));
+      base::warn(fmt::format("a store of the former layout stays: {}", problem.what()));
     }
 }
 
@@ -750,7 +750,7 @@ void copy_run_files(const fs::path& from, const fs::path& to, const std::string&
       if (error)
         throw Error(
             fmt::format("{} cannot be copied to {}: {}", (from / name).string(), to.string(), describe_errno(error.value())));
-      sync_to_disk(to / name);
+      files::sync_to_disk(to / name);
     }
   if (const auto files = lm::read_tokenizer_files(tokenizer_folder(from)); !files.empty())
     lm::write_tokenizer_files(tokenizer_folder(to), files);
@@ -778,7 +778,7 @@ void demand_settings_of_run(const fs::path& path, const RunConfig& config) {
 
 // run.json is removed last: until then, the command can be repeated.
 void forget_run(const fs::path& path) {
-  for (const auto* const name : {kUnfinishedCopy, kRunFileCopy, kRunFile}) remove_path(path / name);
+  for (const auto* const name : {kUnfinishedCopy, kRunFileCopy, kRunFile}) files::remove_path(path / name);
 }
 
 std::string damaged_tokenizer(const fs::path& path) {

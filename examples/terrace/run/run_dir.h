@@ -25,7 +25,7 @@ inline constexpr const char* kResultFile = "result.json";  // written when a run
 
 struct RunDir {
   std::filesystem::path path;
-  FileHandle lock;                 // on the directory itself, so that no lock file is left
+  files::FileHandle lock;          // on the directory itself, so that no lock file is left
   ChunkStore::Options store;       // where the chunks of the run are
   bool resume = false;             // there is a commit to continue from
   bool has_committed = false;      // all ranks have committed before: a missing commit is lost, not still to come
@@ -54,7 +54,7 @@ bool holds_out(const RunConfig& config);
 // Creates or opens config.out_dir as --resume says, and locks it. Changes no file in it.
 RunDir open_run_dir(RunConfig& config);
 // Locks a run's directory. A second run in it is an error whose message advises to give `instead`.
-FileHandle lock_directory(const std::filesystem::path& dir, std::string_view instead = "another --out-dir");
+files::FileHandle lock_directory(const std::filesystem::path& dir, std::string_view instead = "another --out-dir");
 // For a rank other than the first: finds its part of the state. The first rank holds the lock of the directory.
 RunDir rank_dir(const RunConfig& config, int rank);
 // Whether this machine computes other bits than the one that computed the run until now. The second function only warns of it.

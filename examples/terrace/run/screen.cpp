@@ -135,10 +135,10 @@ void Screen::step(const StepMetrics& m) {
                     format_number(m.tokens_per_s, 4), format_bytes(m.read_bytes), format_bytes(m.write_bytes),
                     fmt::format("{:.1f}%", share * 100), format_duration(seconds_left())},
                    width());
-  say(options_.out, fmt::format("{}\n", line));
-  if (m.eval_loss) say(options_.out, below_step("held-out loss", format_number(*m.eval_loss, 6), width()) + "\n");
+  base::say(options_.out, fmt::format("{}\n", line));
+  if (m.eval_loss) base::say(options_.out, below_step("held-out loss", format_number(*m.eval_loss, 6), width()) + "\n");
   for (const auto& [source, loss] : m.held_out)
-    say(options_.out, below_step("  of " + printable(source), format_number(loss, 6), width()) + "\n");
+    base::say(options_.out, below_step("  of " + base::printable(source), format_number(loss, 6), width()) + "\n");
   draw_bar();
   std::fflush(options_.out);
 }
@@ -146,7 +146,7 @@ void Screen::step(const StepMetrics& m) {
 void Screen::note(std::string_view text) {
   auto* const to = options_.json ? options_.notes : options_.out;
   erase_bar();
-  say(to, fmt::format("{}\n", printable_lines(text)));
+  base::say(to, fmt::format("{}\n", base::printable_lines(text)));
   draw_bar();
   std::fflush(to);
 }
@@ -154,7 +154,7 @@ void Screen::note(std::string_view text) {
 void Screen::warn(std::string_view text) {
   erase_bar();
   std::fflush(options_.out);
-  say(options_.notes, fmt::format("warning: {}\n", printable_lines(with_flags(text))));
+  base::say(options_.notes, fmt::format("warning: {}\n", base::printable_lines(with_flags(text))));
   std::fflush(options_.notes);
   draw_bar();
 }
@@ -162,7 +162,7 @@ void Screen::warn(std::string_view text) {
 void Screen::object(const nlohmann::json& object) {
   if (!options_.json) return;
   // A path that is not UTF-8 must not end the run.
-  say(options_.out, fmt::format("{}\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
+  base::say(options_.out, fmt::format("{}\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)));
   std::fflush(options_.out);
 }
 
@@ -173,7 +173,7 @@ void Screen::finish(const std::string& weights_hash, nlohmann::json final_object
     final_object["weights_xxh64"] = weights_hash;
     object(final_object);
   } else {
-    say(options_.out, fmt::format("weights xxh64 {}\n", weights_hash));
+    base::say(options_.out, fmt::format("weights xxh64 {}\n", weights_hash));
     std::fflush(options_.out);
   }
 }
@@ -182,12 +182,12 @@ void Screen::header() {
   std::array<std::string, kColumns.size()> names;
   for (std::size_t i = 0; i < names.size(); ++i) names[i] = kColumns[i].name;
   const auto line = join_columns(names, width());
-  say(options_.out, fmt::format("{}{}{}\n", options_.color ? "\x1b[2m" : "", line, options_.color ? "\x1b[0m" : ""));
+  base::say(options_.out, fmt::format("{}{}{}\n", options_.color ? "\x1b[2m" : "", line, options_.color ? "\x1b[0m" : ""));
 }
 
 void Screen::erase_bar() {
   if (!bar_drawn_) return;
-  say(options_.out, options_.color ? "\r\x1b[K" : '\r' + std::string(bar_columns(), ' ') + '\r');
+  base::say(options_.out, options_.color ? "\r\x1b[K" : '\r' + std::string(bar_columns(), ' ') + '\r');
   bar_drawn_ = false;
 }
 
@@ -214,7 +214,7 @@ void Screen::draw_bar() {
   const char* const on = options_.color ? "\x1b[36m" : "";
   const char* const dim = options_.color ? "\x1b[2m" : "";
   const char* const off = options_.color ? "\x1b[0m" : "";
-  say(options_.out, fmt::format("{}{}{}{}{}{}{}", on, bar, off, dim, rest, off, text));
+  base::say(options_.out, fmt::format("{}{}{}{}{}{}{}", on, bar, off, dim, rest, off, text));
   std::fflush(options_.out);
   bar_drawn_ = true;
 }

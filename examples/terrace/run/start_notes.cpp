@@ -23,7 +23,7 @@ void note_resume(Screen& screen, const RunConfig& config, const AgreedPlan& agre
         "the state of {} rank{} is redistributed to {}{}", dir.reshard_from.size(), dir.reshard_from.size() == 1 ? "" : "s",
         team.size(),
         config.parallel.canonical_reduction ? "" : "; without --canonical-reduction sums may be rounded differently"));
-  else if (team.first() && agreed.request().data.sum_order() == SumOrder::machines && !start.moved_from.empty() &&
+  else if (team.first() && agreed.request().data.sum_order() == comm::SumOrder::machines && !start.moved_from.empty() &&
            start.moved_from != dir.machines)
     screen.warn(
         fmt::format("the ranks of this run were on machines of {} ranks and are now on machines of {}: gradients are added in "

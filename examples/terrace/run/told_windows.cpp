@@ -51,7 +51,7 @@ std::optional<ToldWindow> told(const RunConfig& c) {
   const auto beside = (fs::is_directory(from, error) ? from : from.parent_path()) / "config.json";
   if (!fs::is_regular_file(beside, error)) return std::nullopt;
   try {
-    if (const auto windows = windows_of_config(parse_json(read_text_file(beside)), c.model.layers))
+    if (const auto windows = windows_of_config(base::parse_json(read_text_file(beside)), c.model.layers))
       return ToldWindow{*windows, beside.string()};
   } catch (const Error&) {  // a file that cannot be read says nothing
   }

@@ -151,7 +151,7 @@ struct WeightsReader::Parts {
       return;
     }
     for (auto& rank : weights.ranks) rank.read_only = true;
-    CommittedState state(weights.ranks);
+    state::CommittedState state(weights.ranks);
     engine.fill([&](const ParamSpec& param, std::uint64_t first, TensorView range) { state.read(param, first, range); });
   }
   WeightsToRead weights;

@@ -7,7 +7,7 @@
 #include <terrace/core/device/host_copy.h>
 #include <terrace/parallel/comm/mpi/machine_window.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 void MachineWindow::run(const Call& call) {
   switch (call.operation) {
@@ -59,7 +59,7 @@ class SlotWriter {
     past_cache_ = turn == 1 || (turn == 2 && took < in_cache_);
   }
   void write(std::byte* to, const std::byte* from, std::size_t bytes) const {
-    past_cache_ ? copy_past_cache(to, from, bytes) : copy_from_memory(to, from, bytes);
+    past_cache_ ? device::copy_past_cache(to, from, bytes) : device::copy_from_memory(to, from, bytes);
   }
 
  private:
@@ -164,7 +164,7 @@ void MachineWindow::all_reduce(const Call& call) {
   const Cut cut{total, static_cast<std::int64_t>(part / std::max(e, e_to) * ranks)};
   const bool past_cache = goes_past_cache(call);
   const auto hand_out = [&](std::byte* place, const std::byte* sum, std::size_t bytes) {
-    past_cache ? copy_past_cache(place, sum, bytes) : copy_to(place, sum, bytes);
+    past_cache ? device::copy_past_cache(place, sum, bytes) : copy_to(place, sum, bytes);
   };
   SlotWriter slots;
   // Rank r's share of piece k.
@@ -216,8 +216,8 @@ void MachineWindow::reduce(const Call& call) {
       call, cut.pieces(),
       [&](std::int64_t k) {
         if (rank_ == root) return;
-        copy_from_memory(slot(rank_, piece_ + static_cast<std::uint64_t>(k)), from + bytes_of(cut.begin(k), e),
-                         bytes_of(cut.count(k), e));
+        device::copy_from_memory(slot(rank_, piece_ + static_cast<std::uint64_t>(k)), from + bytes_of(cut.begin(k), e),
+                                 bytes_of(cut.count(k), e));
       },
       {},
       [&](std::int64_t k) {
@@ -247,4 +247,4 @@ void MachineWindow::broadcast(const Call& call) {
       });
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -23,7 +23,7 @@
 #include <terrace/parallel/comm/rank_failed.h>
 #include <terrace/parallel/comm/wait_clock.h>
 
-namespace terrace {
+namespace terrace::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -358,4 +358,4 @@ void MachineWindow::run_pieces(const Call& call, std::int64_t count, const Piece
   piece_ += static_cast<std::uint64_t>(count);
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -21,7 +21,7 @@
 #include <terrace/parallel/comm/call.h>
 #include <terrace/parallel/comm/positions.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 class MachineWindow {
  public:
@@ -102,4 +102,4 @@ class MachineWindow {
   std::atomic<std::uint64_t> patient_{0};  // the number of the collective under way if it is patient, else 0
 };
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -10,7 +10,7 @@
 #include <terrace/core/base/units.h>
 #include <terrace/parallel/comm/mpi/mpi_transport.h>
 
-namespace terrace {
+namespace terrace::comm {
 namespace {
 
 // How much longer than a call's time limit a rank waits for other machines: once in the first round of far_match(), and once
@@ -173,4 +173,4 @@ void MpiTransport::gather_directly(const Call& call, std::uint64_t number) {
   exchange(inner_, kDataTag, out, in, number);
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

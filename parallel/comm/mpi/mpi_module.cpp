@@ -11,7 +11,7 @@
 #include <terrace/parallel/comm/mpi/mpi_transport.h>
 #include <terrace/parallel/comm/mpi/watchdog.h>
 
-namespace terrace {
+namespace terrace::comm {
 namespace {
 
 // MPI_Finalize waits for all ranks, and one of them may be stopped or hang. After a failure, the ranks that can end arrive
@@ -65,10 +65,10 @@ void initialise_once(std::chrono::milliseconds time_limit) {
 }
 
 }  // namespace
-}  // namespace terrace
+}  // namespace terrace::comm
 
-extern "C" __attribute__((visibility("default"))) terrace::Transport* terrace_mpi_transport(
+extern "C" __attribute__((visibility("default"))) terrace::comm::Transport* terrace_mpi_transport(
     const terrace::CommunicatorOptions* options) {
-  terrace::initialise_once(options->time_limit);
-  return std::make_unique<terrace::MpiTransport>(MPI_COMM_WORLD, "world", *options).release();
+  terrace::comm::initialise_once(options->time_limit);
+  return std::make_unique<terrace::comm::MpiTransport>(MPI_COMM_WORLD, "world", *options).release();
 }

@@ -4,7 +4,7 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -77,4 +77,4 @@ void MpiPulse::answer() {
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -18,7 +18,7 @@
 
 #include <terrace/parallel/comm/wait_clock.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 class MpiPulse {
  public:
@@ -48,4 +48,4 @@ class MpiPulse {
   std::thread thread_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -15,7 +15,7 @@
 #include <terrace/parallel/comm/rank_failed.h>
 #include <terrace/parallel/comm/wait_clock.h>
 
-namespace terrace {
+namespace terrace::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -341,4 +341,4 @@ void MpiTransport::leave() noexcept {
   MPI_Comm_free(&lanes_);
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

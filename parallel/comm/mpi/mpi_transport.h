@@ -26,7 +26,7 @@
 #include <terrace/parallel/comm/mpi/watchdog.h>
 #include <terrace/parallel/comm/transport.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 class MpiTransport final : public Transport {
  public:
@@ -91,4 +91,4 @@ class MpiTransport final : public Transport {
   std::deque<std::string> obituaries_;  // messages that are still being sent
 };
 
-}  // namespace terrace
+}  // namespace terrace::comm

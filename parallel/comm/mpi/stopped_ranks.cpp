@@ -15,7 +15,7 @@
 
 #include <fmt/format.h>
 
-namespace terrace {
+namespace terrace::comm {
 namespace {
 
 // These variables are no setting: the launcher tells each of its processes with them which one it is, and MPI reads them, too.
@@ -72,4 +72,4 @@ std::string own_rank() {
   return rank ? fmt::format("rank {}", rank) : "a rank";
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace terrace {
+namespace terrace::comm {
 
 bool is_stopped(pid_t process);
 // The stopped ranks of this job on this machine, except this process: "rank 1 (process 4711), rank 3 (process 4713)". Empty if
@@ -15,4 +15,4 @@ bool is_stopped(pid_t process);
 std::string stopped_ranks();
 std::string own_rank();  // "rank 0"; "a rank" if the launcher does not say which
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -13,7 +13,7 @@
 #include <terrace/parallel/comm/mpi/stopped_ranks.h>
 #include <terrace/parallel/comm/wait_clock.h>
 
-namespace terrace {
+namespace terrace::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -64,8 +64,8 @@ std::string describe_wait_in_mpi(const std::string& where, std::chrono::millisec
 }
 
 void end_process(const std::string& error, int code) {
-  say(stderr, "error: " + error + "\n");
+  base::say(stderr, "error: " + error + "\n");
   ::_exit(code);
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-namespace terrace {
+namespace terrace::comm {
 
 class Watchdog {
  public:
@@ -41,4 +41,4 @@ std::string describe_wait_in_mpi(const std::string& where, std::chrono::millisec
 // Prints the error and ends the process.
 [[noreturn]] void end_process(const std::string& error, int code = EXIT_FAILURE);
 
-}  // namespace terrace
+}  // namespace terrace::comm

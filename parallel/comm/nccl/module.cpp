@@ -3,12 +3,14 @@
 #include <terrace/parallel/comm/nccl/nccl_transport.h>
 #include <terrace/parallel/comm/nccl/real_nccl.h>
 
-extern "C" __attribute__((visibility("default"))) terrace::Transport* terrace_nccl_transport(
-    terrace::Device* device, std::shared_ptr<terrace::Transport>* host, std::shared_ptr<terrace::Transport>* letters) {
-  return std::make_unique<terrace::NcclTransport>(*host, *letters,
-                                                  terrace::NcclParts{.device = device,
-                                                                     .device_index = terrace::cuda_index(*device),
-                                                                     .library = terrace::real_nccl(),
-                                                                     .fold = terrace::cuda::launch_fold})
+extern "C" __attribute__((visibility("default"))) terrace::comm::Transport* terrace_nccl_transport(
+    terrace::Device* device, std::shared_ptr<terrace::comm::Transport>* host,
+    std::shared_ptr<terrace::comm::Transport>* letters) {
+  return std::make_unique<terrace::comm::NcclTransport>(
+             *host, *letters,
+             terrace::comm::NcclParts{.device = device,
+                                      .device_index = terrace::cuda::cuda_index(*device),
+                                      .library = terrace::comm::real_nccl(),
+                                      .fold = terrace::cuda::launch_fold})
       .release();
 }

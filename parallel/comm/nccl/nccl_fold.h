@@ -18,7 +18,7 @@ namespace terrace::cuda {
 
 // The memory that one fold reads and writes, without types.
 struct FoldWork {
-  Reduction reduction = {};
+  comm::Reduction reduction = {};
   std::byte* to = nullptr;           // may be `own`
   const std::byte* own = nullptr;    // rank `rank`'s contribution
   const std::byte* slots = nullptr;  // the other ranks' contributions
@@ -76,18 +76,19 @@ struct FoldBlocksArgs {
   bool onto;
 };
 struct FoldBlocks {
-  static constexpr int kEach = 4, kThreads = kBlock8Elements / kEach;
+  static constexpr int kEach = 4, kThreads = math::kBlock8Elements / kEach;
   template <class Lane>
   TERRACE_KERNEL void operator()(Lane& lane, const FoldBlocksArgs& a) const {
     const std::int64_t block = lane.block_x();
-    float* const to = a.to + block * kBlock8Elements + lane.thread() * kEach;
+    float* const to = a.to + block * math::kBlock8Elements + lane.thread() * kEach;
     float sum[kEach] = {};
     if (a.onto) {
       TERRACE_UNROLL
       for (int k = 0; k < kEach; ++k) sum[k] = to[k];
     }
     for (int r = 0; r < a.ranks; ++r) {
-      const std::byte* const from = (r == a.rank ? a.own : a.slots + r * a.stride_bytes) + block * std::int64_t{kBlock8Bytes};
+      const std::byte* const from =
+          (r == a.rank ? a.own : a.slots + r * a.stride_bytes) + block * std::int64_t{math::kBlock8Bytes};
       const auto* const words = reinterpret_cast<const std::uint32_t*>(from);
       const auto scale = std::bit_cast<float>(words[0]);
       const std::uint32_t codes = words[1 + lane.thread()];
@@ -132,7 +133,7 @@ void fold_ranks(const Launcher& launcher, const FoldWork& w) {
     const auto launch = [&]<class Kernel>() {
       launcher.template run<Kernel>(flat_shape<Kernel>(w.count, kCommonWidth<To, From>), args);
     };
-    if (w.reduction.fold == Fold::max) {
+    if (w.reduction.fold == comm::Fold::max) {
       launch.template operator()<FoldRanks<To, From, true>>();
     } else {
       launch.template operator()<FoldRanks<To, From, false>>();

@@ -15,7 +15,7 @@
 
 struct ncclComm;  // NCCL's own; opaque here
 
-namespace terrace {
+namespace terrace::comm {
 
 using NcclHandle = ncclComm*;
 struct NcclId {
@@ -34,14 +34,14 @@ class NcclLibrary {
   // The calls between these two are one: they run together, and none waits for the one before.
   virtual int group_start() = 0;
   virtual int group_end() = 0;
-  virtual int send(const void* from, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) = 0;
-  virtual int receive(void* to, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) = 0;
-  virtual int all_gather(const void* mine, void* all, std::size_t bytes, NcclHandle handle, CudaStreamHandle stream) = 0;
-  virtual int broadcast(void* data, std::size_t bytes, int root, NcclHandle handle, CudaStreamHandle stream) = 0;
+  virtual int send(const void* from, std::size_t bytes, int peer, NcclHandle handle, cuda::CudaStreamHandle stream) = 0;
+  virtual int receive(void* to, std::size_t bytes, int peer, NcclHandle handle, cuda::CudaStreamHandle stream) = 0;
+  virtual int all_gather(const void* mine, void* all, std::size_t bytes, NcclHandle handle, cuda::CudaStreamHandle stream) = 0;
+  virtual int broadcast(void* data, std::size_t bytes, int root, NcclHandle handle, cuda::CudaStreamHandle stream) = 0;
 
   // Sets this GPU first, on any thread: on a thread that has no context yet, CUDA would make one on the first GPU.
   [[nodiscard]] virtual bool is_device_memory(int device, const void* data) = 0;
   [[nodiscard]] virtual std::string text(int result) = 0;  // "ncclSystemError: unhandled system error"
 };
 
-}  // namespace terrace
+}  // namespace terrace::comm

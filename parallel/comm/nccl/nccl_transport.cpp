@@ -12,7 +12,7 @@
 #include <terrace/core/cuda/stream.h>
 #include <terrace/parallel/comm/rank_failed.h>
 
-namespace terrace {
+namespace terrace::comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -103,7 +103,7 @@ void NcclTransport::collective(const Call& call, std::uint64_t number) {
     if (own != mine.data()) channel.stream->copy(own, mine.data(), mine.size());
   }
   if (reduces(call.operation) && !slots_.data()) slots_ = parts_.device->memory().allocate(parts_.fold_bytes);
-  run_on(channel, call, number, [&](CudaStreamHandle stream) {
+  run_on(channel, call, number, [&](cuda::CudaStreamHandle stream) {
     if (machines().count() > 1 && call.operation != Operation::all_to_all) return between_machines(call, stream);
     switch (call.operation) {
       case Operation::all_gather:
@@ -128,7 +128,7 @@ void NcclTransport::collective(const Call& call, std::uint64_t number) {
 }
 
 // One group: out(r) goes to rank r, in(r) comes from it. Both sides know a message's size, so none is sent that has no bytes.
-void NcclTransport::exchange(CudaStreamHandle stream, const std::function<ConstBytes(int)>& out,
+void NcclTransport::exchange(cuda::CudaStreamHandle stream, const std::function<ConstBytes(int)>& out,
                              const std::function<Bytes(int)>& in) {
   std::vector<Outgoing> outgoing;
   std::vector<Incoming> incoming;
@@ -139,7 +139,7 @@ void NcclTransport::exchange(CudaStreamHandle stream, const std::function<ConstB
   exchange(stream, outgoing, incoming);
 }
 
-void NcclTransport::exchange(CudaStreamHandle stream, const std::vector<Outgoing>& out, const std::vector<Incoming>& in) {
+void NcclTransport::exchange(cuda::CudaStreamHandle stream, const std::vector<Outgoing>& out, const std::vector<Incoming>& in) {
   auto& nccl = *parts_.library;
   with_handle(ranks_, [&](NcclHandle handle) {
     demand(nccl.group_start(), "ncclGroupStart");
@@ -166,7 +166,7 @@ void NcclTransport::abort(Channel& channel) {
   parts_.library->abort(std::exchange(channel.handle, nullptr));
 }
 
-void NcclTransport::between_machines(const Call& call, CudaStreamHandle stream) {
+void NcclTransport::between_machines(const Call& call, cuda::CudaStreamHandle stream) {
   const BetweenMachines::Means means{
       .exchange = [&](const std::vector<Outgoing>& out, const std::vector<Incoming>& in) { exchange(stream, out, in); },
       .fold =
@@ -227,7 +227,7 @@ void NcclTransport::between_machines(const Call& call, CudaStreamHandle stream) 
 // Each rank owns a block, and folds it piece by piece from the contributions that all have sent it. For an all-reduce on one
 // machine, it then sends every folded piece to all. The next piece arrives in one half of the slots while the GPU folds the
 // other half.
-void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
+void NcclTransport::fold_blocks(const Call& call, cuda::CudaStreamHandle stream) {
   const std::size_t from_each = call.reduction.from_bytes(), to_each = call.reduction.to_bytes();
   const auto* const from = call.from.front().data();
   auto* const to = call.to.front().data();
@@ -257,7 +257,7 @@ void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
           return {slot(half_of(piece), r), bytes_of(piece_of(piece, rank()).count, from_each)};
         });
   };
-  const auto fold = [&](std::int64_t piece, CudaStreamHandle on) {
+  const auto fold = [&](std::int64_t piece, cuda::CudaStreamHandle on) {
     const auto own = piece_of(piece, rank());
     fold_slots(call.reduction, half_of(piece), from + bytes_of(own.begin, from_each), folded(piece).data(), own.count, on);
   };
@@ -278,7 +278,7 @@ void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
     return hand_out(0);
   }
   auto& beside = folds();
-  const CudaBranch::Join join(beside, stream);
+  const cuda::CudaBranch::Join join(beside, stream);
   for (std::int64_t piece = 0; piece < pieces; ++piece) {
     take_in(piece);
     beside.follow(stream);
@@ -292,15 +292,15 @@ void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
   hand_out(pieces - 1);
 }
 
-CudaBranch& NcclTransport::folds() {
+cuda::CudaBranch& NcclTransport::folds() {
   if (!folds_)
-    folds_ = std::make_unique<CudaBranch>(cuda_stream(*ranks_.stream).runtime(),
-                                          fmt::format("{}, stream \"folds\"", parts_.device->name()));
+    folds_ = std::make_unique<cuda::CudaBranch>(cuda::cuda_stream(*ranks_.stream).runtime(),
+                                                fmt::format("{}, stream \"folds\"", parts_.device->name()));
   return *folds_;
 }
 
 // The root's link carries all contributions, which is slow; no reduction to one rank matters for speed.
-void NcclTransport::fold_at_root(const Call& call, CudaStreamHandle stream) {
+void NcclTransport::fold_at_root(const Call& call, cuda::CudaStreamHandle stream) {
   const std::size_t from_each = call.reduction.from_bytes(), to_each = call.reduction.to_bytes();
   const int root = call.peer;
   const auto elements = static_cast<std::int64_t>(call.from.front().size() / from_each);
@@ -324,7 +324,7 @@ void NcclTransport::fold_at_root(const Call& call, CudaStreamHandle stream) {
 }
 
 void NcclTransport::fold_slots(const Reduction& reduction, std::size_t half, const std::byte* own, std::byte* to,
-                               std::int64_t count, CudaStreamHandle stream) {
+                               std::int64_t count, cuda::CudaStreamHandle stream) {
   if (count == 0) return;
   parts_.fold(stream, {.reduction = reduction,
                        .to = to,
@@ -340,7 +340,7 @@ void NcclTransport::message(const Call& call, std::uint64_t number) {
   if (call.peer == rank()) return message_to_itself(call);
   const bool sends = call.operation == Operation::send;
   auto& channel = route_channel(sends ? Route{rank(), call.peer, call.lane} : Route{call.peer, rank(), call.lane});
-  run_on(channel, call, number, [&](CudaStreamHandle stream) {
+  run_on(channel, call, number, [&](cuda::CudaStreamHandle stream) {
     with_handle(channel, [&](NcclHandle handle) {
       auto& nccl = *parts_.library;
       if (sends) {
@@ -420,14 +420,14 @@ std::byte* NcclTransport::slot(std::size_t half, int rank) const {
 }
 
 void NcclTransport::run_on(Channel& channel, const Call& call, std::uint64_t number,
-                           const std::function<void(CudaStreamHandle)>& issue) {
+                           const std::function<void(cuda::CudaStreamHandle)>& issue) {
   struct End {
     std::mutex mutex;
     std::condition_variable changed;
     bool reached = false;
     std::exception_ptr failure;
   } end;
-  cuda_stream(*channel.stream).launch(issue);
+  cuda::cuda_stream(*channel.stream).launch(issue);
   channel.stream->then([&end](const std::exception_ptr& failure) {
     const std::lock_guard lock(end.mutex);
     end.reached = true;
@@ -455,4 +455,4 @@ void NcclTransport::demand(int result, const char* what) const {
   if (result != 0) throw Error(fmt::format("{}: rank {}: {}: {}", name(), rank(), what, parts_.library->text(result)));
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

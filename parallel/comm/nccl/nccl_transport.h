@@ -25,13 +25,13 @@
 #include <terrace/parallel/comm/nccl/nccl_library.h>
 #include <terrace/parallel/comm/transport.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 struct NcclParts {
   Device* device = nullptr;
   int device_index = 0;
   std::shared_ptr<NcclLibrary> library;
-  std::function<void(CudaStreamHandle, const cuda::FoldWork&)> fold;
+  std::function<void(cuda::CudaStreamHandle, const cuda::FoldWork&)> fold;
   std::size_t fold_bytes = kStagingBytes;  // memory for the blocks of other ranks
 };
 
@@ -64,15 +64,15 @@ class NcclTransport final : public Transport {
   void collective(const Call& call, std::uint64_t number);
   void message(const Call& call, std::uint64_t number);
   void message_to_itself(const Call& call);
-  void exchange(CudaStreamHandle stream, const std::function<ConstBytes(int)>& out, const std::function<Bytes(int)>& in);
-  void exchange(CudaStreamHandle stream, const std::vector<Outgoing>& out, const std::vector<Incoming>& in);
-  void between_machines(const Call& call, CudaStreamHandle stream);
-  void fold_blocks(const Call& call, CudaStreamHandle stream);
-  void fold_at_root(const Call& call, CudaStreamHandle stream);
+  void exchange(cuda::CudaStreamHandle stream, const std::function<ConstBytes(int)>& out, const std::function<Bytes(int)>& in);
+  void exchange(cuda::CudaStreamHandle stream, const std::vector<Outgoing>& out, const std::vector<Incoming>& in);
+  void between_machines(const Call& call, cuda::CudaStreamHandle stream);
+  void fold_blocks(const Call& call, cuda::CudaStreamHandle stream);
+  void fold_at_root(const Call& call, cuda::CudaStreamHandle stream);
   // Folds half `half` of the slots.
   void fold_slots(const Reduction& reduction, std::size_t half, const std::byte* own, std::byte* to, std::int64_t count,
-                  CudaStreamHandle stream);
-  CudaBranch& folds();
+                  cuda::CudaStreamHandle stream);
+  cuda::CudaBranch& folds();
 
   Channel& ranks_channel();
   Channel& route_channel(const Route& route);
@@ -82,7 +82,8 @@ class NcclTransport final : public Transport {
   void with_handle(Channel& channel, const std::function<void(NcclHandle)>& calls) const;
   void abort(Channel& channel);
   // Issues on the channel and waits for the end.
-  void run_on(Channel& channel, const Call& call, std::uint64_t number, const std::function<void(CudaStreamHandle)>& issue);
+  void run_on(Channel& channel, const Call& call, std::uint64_t number,
+              const std::function<void(cuda::CudaStreamHandle)>& issue);
   void demand(int result, const char* what) const;
   [[nodiscard]] std::size_t slot_bytes() const;
   [[nodiscard]] std::byte* slot(std::size_t half, int rank) const;
@@ -93,9 +94,9 @@ class NcclTransport final : public Transport {
   std::atomic<bool> failed_{false};
   Slab slots_;  // memory for the contributions of other ranks: two halves, each with a slot for every rank
   Channel ranks_;
-  std::unique_ptr<CudaBranch> folds_;  // a branch of ranks_.stream; made on its issuing thread
-  std::mutex mutex_;                   // guards routes_
+  std::unique_ptr<cuda::CudaBranch> folds_;  // a branch of ranks_.stream; made on its issuing thread
+  std::mutex mutex_;                         // guards routes_
   std::map<Route, Channel> routes_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::comm

@@ -11,7 +11,7 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace {
+namespace terrace::comm {
 namespace {
 
 static_assert(sizeof(NcclId) == sizeof(ncclUniqueId));
@@ -64,16 +64,16 @@ class RealNccl final : public NcclLibrary {
   }
   int group_start() override { return group_start_(); }
   int group_end() override { return group_end_(); }
-  int send(const void* from, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) override {
+  int send(const void* from, std::size_t bytes, int peer, NcclHandle handle, cuda::CudaStreamHandle stream) override {
     return send_(from, bytes, ncclInt8, peer, handle, stream);
   }
-  int receive(void* to, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) override {
+  int receive(void* to, std::size_t bytes, int peer, NcclHandle handle, cuda::CudaStreamHandle stream) override {
     return receive_(to, bytes, ncclInt8, peer, handle, stream);
   }
-  int all_gather(const void* mine, void* all, std::size_t bytes, NcclHandle handle, CudaStreamHandle stream) override {
+  int all_gather(const void* mine, void* all, std::size_t bytes, NcclHandle handle, cuda::CudaStreamHandle stream) override {
     return all_gather_(mine, all, bytes, ncclInt8, handle, stream);
   }
-  int broadcast(void* data, std::size_t bytes, int root, NcclHandle handle, CudaStreamHandle stream) override {
+  int broadcast(void* data, std::size_t bytes, int root, NcclHandle handle, cuda::CudaStreamHandle stream) override {
     return broadcast_(data, data, bytes, ncclInt8, root, handle, stream);
   }
 
@@ -123,4 +123,4 @@ std::shared_ptr<NcclLibrary> real_nccl() {
   return library;
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

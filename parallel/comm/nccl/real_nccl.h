@@ -9,12 +9,14 @@
 #include <terrace/parallel/comm/nccl/nccl_fold.h>
 #include <terrace/parallel/comm/nccl/nccl_library.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 std::shared_ptr<NcclLibrary> real_nccl();
 
-namespace cuda {
-void launch_fold(CudaStreamHandle stream, const FoldWork& work);
-}
+}  // namespace terrace::comm
 
-}  // namespace terrace
+namespace terrace::cuda {
+
+void launch_fold(CudaStreamHandle stream, const FoldWork& work);
+
+}  // namespace terrace::cuda

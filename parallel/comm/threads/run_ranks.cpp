@@ -30,7 +30,7 @@ class RankErrors {
   static bool only_follows(const std::exception_ptr& error) {
     try {
       std::rethrow_exception(error);
-    } catch (const RankFailed&) {
+    } catch (const comm::RankFailed&) {
       return true;
     } catch (...) {
       return false;

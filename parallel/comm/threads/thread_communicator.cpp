@@ -7,16 +7,16 @@
 namespace terrace {
 namespace {
 
-class ThreadTransport final : public Transport {
+class ThreadTransport final : public comm::Transport {
  public:
-  ThreadTransport(std::shared_ptr<ThreadGroup> group, int rank) : group_(std::move(group)), rank_(rank) {}
+  ThreadTransport(std::shared_ptr<comm::ThreadGroup> group, int rank) : group_(std::move(group)), rank_(rank) {}
 
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
   const std::string& name() const override { return group_->name(); }
-  const Machines& machines() const override { return group_->machines(); }
-  void run(const Call& call, std::uint64_t number) override { group_->run(rank_, call, number); }
-  std::shared_ptr<Transport> split(int color, int key, const std::string& name, std::uint64_t number) override {
+  const comm::Machines& machines() const override { return group_->machines(); }
+  void run(const comm::Call& call, std::uint64_t number) override { group_->run(rank_, call, number); }
+  std::shared_ptr<comm::Transport> split(int color, int key, const std::string& name, std::uint64_t number) override {
     auto [group, rank] = group_->split(rank_, color, key, name, number);
     return group ? std::make_shared<ThreadTransport>(std::move(group), rank) : nullptr;
   }
@@ -27,7 +27,7 @@ class ThreadTransport final : public Transport {
   void leave() noexcept override { group_->leave(rank_); }
 
  private:
-  const std::shared_ptr<ThreadGroup> group_;
+  const std::shared_ptr<comm::ThreadGroup> group_;
   const int rank_;
 };
 
@@ -38,9 +38,9 @@ std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int ranks, 
   std::vector<int> machine_of_rank(static_cast<std::size_t>(ranks));
   for (int r = 0; r < ranks && options.ranks_per_machine > 0; ++r)
     machine_of_rank[static_cast<std::size_t>(r)] = r / options.ranks_per_machine;
-  const auto group = std::make_shared<ThreadGroup>(std::move(machine_of_rank), ranks == 1 ? "self" : "world", options);
+  const auto group = std::make_shared<comm::ThreadGroup>(std::move(machine_of_rank), ranks == 1 ? "self" : "world", options);
   std::vector<std::unique_ptr<Communicator>> all;
-  for (int r = 0; r < ranks; ++r) all.push_back(make_communicator(std::make_shared<ThreadTransport>(group, r)));
+  for (int r = 0; r < ranks; ++r) all.push_back(comm::make_communicator(std::make_shared<ThreadTransport>(group, r)));
   return all;
 }
 

@@ -10,14 +10,14 @@
 #include <terrace/core/device/host_copy.h>
 #include <terrace/parallel/comm/rank_failed.h>
 
-namespace terrace {
+namespace terrace::comm {
 namespace {
 
 // A result for many ranks is folded in pieces that stay in the cache while the ranks copy them.
 constexpr std::int64_t kPieceElements = 16 * 1024;
 
 void copy_to(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (to != from) copy_bytes(to, from, bytes);
+  if (to != from) device::copy_bytes(to, from, bytes);
 }
 
 class Entered {
@@ -315,4 +315,4 @@ void ThreadGroup::seat_all() {
   }
 }
 
-}  // namespace terrace
+}  // namespace terrace::comm

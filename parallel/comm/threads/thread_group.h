@@ -21,7 +21,7 @@
 #include <terrace/parallel/comm/communicator.h>
 #include <terrace/parallel/comm/positions.h>
 
-namespace terrace {
+namespace terrace::comm {
 
 class ThreadGroup {
  public:
@@ -89,4 +89,4 @@ class ThreadGroup {
   std::optional<std::string> failure_;
 };
 
-}  // namespace terrace
+}  // namespace terrace::comm

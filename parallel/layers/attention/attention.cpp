@@ -63,7 +63,8 @@ void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_pos
 void Attention::rotate_slice(LayerContext& ctx, TensorView qkv, bool inverse) const {
   const auto runs = config_.context().runs(ctx.shape.seq);
   if (runs.size() == 1 && ctx.documents.whole_sequences()) return rotate(ctx, qkv, runs.front().begin, inverse);
-  each_run(ctx, [&](Block rows, Block run) { rotate(ctx, row_slice(qkv, rows.begin, rows.count), run.begin, inverse); });
+  each_run(ctx,
+           [&](comm::Block rows, comm::Block run) { rotate(ctx, row_slice(qkv, rows.begin, rows.count), run.begin, inverse); });
 }
 
 void Attention::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {

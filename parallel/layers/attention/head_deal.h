@@ -18,7 +18,7 @@ struct HeadDeal {
   std::int64_t heads = 1, kv_heads = 1;  // of all ranks together
   int ranks = 1;
 
-  [[nodiscard]] Block queries(int rank) const { return block_of(heads, rank, ranks); }
+  [[nodiscard]] comm::Block queries(int rank) const { return comm::block_of(heads, rank, ranks); }
   // On every rank, each group of this many query heads reads one key-value head: the greatest number that suits all ranks.
   [[nodiscard]] std::int64_t sharing() const {
     std::int64_t common = heads / kv_heads;

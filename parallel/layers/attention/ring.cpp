@@ -23,7 +23,7 @@ std::uint32_t hops_of(const ContextParallel& context, std::int64_t window, std::
 
 PhaseExchange hop_of(const ContextParallel& context, std::uint32_t from, std::uint32_t to, std::uint32_t places,
                      std::int64_t elements) {
-  PhaseExchange exchange{.members = kContextRanks,
+  PhaseExchange exchange{.members = mesh::kContextRanks,
                          .from = from,
                          .to = to,
                          .sent = std::vector<std::int64_t>(context.ranks, 0),
@@ -64,9 +64,9 @@ std::vector<Ring::Meeting> Ring::meetings(std::uint32_t rank, BatchShape shape, 
 }
 
 template <class F>
-void Ring::each_document(const Documents& documents, const Meeting& meeting, bool all_queries, F&& f) {
+void Ring::each_document(const model::Documents& documents, const Meeting& meeting, bool all_queries, F&& f) {
   const auto& [block, first_query] = meeting;
-  if (documents.whole_sequences()) return f(block, Block{0, block.batch});
+  if (documents.whole_sequences()) return f(block, comm::Block{0, block.batch});
   const auto first_key = first_query - block.offset;
   for (std::int64_t b = 0; b < block.batch; ++b)
     for (const auto& piece : documents.pieces(b, {first_query, block.queries.count})) {
@@ -79,7 +79,7 @@ void Ring::each_document(const Documents& documents, const Meeting& meeting, boo
       part.keys.first += from < to ? from - first_key : 0;
       part.keys.count = from < to ? to - from : 1;
       part.offset = from < to ? piece.begin - from : -piece.count;  // with no keys, one key after all queries stands in
-      if (all_queries || part.pairs() != 0) f(part, Block{b, 1});
+      if (all_queries || part.pairs() != 0) f(part, comm::Block{b, 1});
     }
 }
 
@@ -176,10 +176,10 @@ void Ring::begin(LayerContext& ctx, const Tensors& t) const {
 
 TensorView Ring::gradient(BatchShape shape, const Tensors& t) const { return filled(shape, t, kDattended, queries_row(here_)); }
 
-TensorView Ring::rows_of(BatchShape shape, const TensorView& all, Block sequences) {
+TensorView Ring::rows_of(BatchShape shape, const TensorView& all, comm::Block sequences) {
   return row_slice(all, sequences.begin * shape.seq, sequences.count * shape.seq);
 }
-TensorView Ring::sums_of(BatchShape shape, const TensorView& lse, Block sequences) const {
+TensorView Ring::sums_of(BatchShape shape, const TensorView& lse, comm::Block sequences) const {
   return part(lse, sequences.begin * here_.queries * shape.seq, {sequences.count, here_.queries, shape.seq});
 }
 
@@ -190,7 +190,7 @@ void Ring::attend(LayerContext& ctx, BatchShape shape, const Tensors& t, std::ui
   for (const auto& meeting : meetings(context_.ring_rank(), shape, hops)) {
     const bool first = hops == 0 && meeting.block.queries.first == begun;
     if (first) begun += meeting.block.queries.count;
-    each_document(ctx.documents, meeting, first, [&](const AttentionBlock& block, Block sequences) {
+    each_document(ctx.documents, meeting, first, [&](const AttentionBlock& block, comm::Block sequences) {
       const auto of = [&](const TensorView& all) { return rows_of(shape, all, sequences); };
       ctx.math.attention_block(ctx.stream, block, of(sum), sums_of(shape, t.lse, sequences), of(t.qkv), of(keys),
                                first ? Accumulate::no : Accumulate::yes);
@@ -206,7 +206,7 @@ void Ring::attend_grad(LayerContext& ctx, BatchShape shape, const Tensors& t, st
   ctx.math.zero(ctx.stream, to);
   if (hops == 0) ctx.math.zero(ctx.stream, dqueries);
   for (const auto& meeting : meetings(context_.ring_rank(), shape, hops))
-    each_document(ctx.documents, meeting, false, [&](const AttentionBlock& block, Block sequences) {
+    each_document(ctx.documents, meeting, false, [&](const AttentionBlock& block, comm::Block sequences) {
       const auto of = [&](const TensorView& all) { return rows_of(shape, all, sequences); };
       ctx.math.attention_block_grad(ctx.stream, block, of(dqueries), of(to), of(gradient(shape, t)), of(t.attended),
                                     sums_of(shape, t.lse, sequences), of(t.qkv), of(keys), Accumulate::yes, Accumulate::yes);

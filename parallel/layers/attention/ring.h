@@ -87,11 +87,11 @@ class Ring {
   // Calls f(block of one document, sequences of the batch that the block is of) for all that is in a meeting. all_queries: also
   // for documents of which no key has come, so that every query is in a block.
   template <class F>
-  static void each_document(const Documents& documents, const Meeting& meeting, bool all_queries, F&& f);
+  static void each_document(const model::Documents& documents, const Meeting& meeting, bool all_queries, F&& f);
   [[nodiscard]] double products(BatchShape shape, std::uint32_t hops) const;
   // The rows of some sequences, and their log-sum-exps.
-  [[nodiscard]] static TensorView rows_of(BatchShape shape, const TensorView& all, Block sequences);
-  [[nodiscard]] TensorView sums_of(BatchShape shape, const TensorView& lse, Block sequences) const;
+  [[nodiscard]] static TensorView rows_of(BatchShape shape, const TensorView& all, comm::Block sequences);
+  [[nodiscard]] TensorView sums_of(BatchShape shape, const TensorView& lse, comm::Block sequences) const;
   void attend(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const;
   void attend_grad(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const;
 

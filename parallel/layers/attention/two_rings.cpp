@@ -74,12 +74,12 @@ void TwoRings::each_rows(const LayerContext& ctx, F&& f) const {
 
 PhaseExchange TwoRings::home(BatchShape shape, std::uint32_t from, std::uint32_t to) const {
   const auto each = keys(shape) * shape.seq * config_.head_dim();
-  return {.members = kContextRanks,
+  return {.members = mesh::kContextRanks,
           .from = from,
           .to = to,
           .sent = {each * ranks()},
           .received = {each},
-          .operation = Operation::reduce_scatter};
+          .operation = comm::Operation::reduce_scatter};
 }
 
 // The first product overwrites the sums that the others update.

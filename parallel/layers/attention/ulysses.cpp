@@ -58,13 +58,13 @@ double Ulysses::middle_flops(BatchShape shape) const {
 PhaseExchange Ulysses::exchange(std::uint32_t from, std::uint32_t to, const std::vector<std::int64_t>& sent,
                                 const std::vector<std::int64_t>& received) const {
   const auto& context = config_.context();
-  if (context.ring == 1) return {.members = kContextRanks, .from = from, .to = to, .sent = sent, .received = received};
+  if (context.ring == 1) return {.members = mesh::kContextRanks, .from = from, .to = to, .sent = sent, .received = received};
   const auto among_all = [&](const std::vector<std::int64_t>& elements) {
     std::vector<std::int64_t> all(context.ranks, 0);
     std::ranges::copy(elements, all.begin() + context.ring_rank() * context.head_ranks());
     return all;
   };
-  return {.members = kContextRanks,
+  return {.members = mesh::kContextRanks,
           .from = from,
           .to = to,
           .sent = among_all(sent),

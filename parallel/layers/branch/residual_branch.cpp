@@ -179,12 +179,13 @@ std::uint64_t ResidualBranch::query_key_bytes(std::int64_t rows) const {
 
 PhaseExchange ResidualBranch::sum_of(const NormSums& sums, BatchShape shape) const {
   const auto elements = query_key_norm_.sums(middle_shape(shape).tokens()).shape.elements();
-  return {.members = on_grid() ? Members{.axes = GridCut(config_.tensor(), true).out, .lane = Lane::tensor} : kTensorRanks,
+  return {.members =
+              on_grid() ? mesh::Members{.axes = GridCut(config_.tensor(), true).out, .lane = Lane::tensor} : mesh::kTensorRanks,
           .from = sums.here,
           .to = sums.all,
           .sent = {elements},
           .received = {elements},
-          .operation = Operation::all_reduce};
+          .operation = comm::Operation::all_reduce};
 }
 
 // Sums that norms across ranks need; else none.

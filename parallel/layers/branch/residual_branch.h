@@ -222,9 +222,9 @@ class ResidualBranch : public TransformerLayer {
   void grid_dout(GridCall& call) const;
   void grid_input(GridCall& call) const;
   void grid_weights(GridCall& call) const;
-  void grid_row_tile(GridCall& call, Block rows, bool forward) const;
+  void grid_row_tile(GridCall& call, comm::Block rows, bool forward) const;
   static void grid_tile_gradient(GridCall& call, const GridProduct& product, const Product& of,
-                                 const std::pair<std::uint32_t, Shape>& dy, Block rows);
+                                 const std::pair<std::uint32_t, Shape>& dy, comm::Block rows);
   void stage_middle(LayerContext& whole, const LayerTensors& t, TensorView to) const;
   void deal(LayerContext& ctx, TensorView rows, TensorView blocks, Way way, Accumulate accumulate) const;
   [[nodiscard]] Take take_columns(std::uint32_t came) const;
@@ -240,7 +240,8 @@ class ResidualBranch : public TransformerLayer {
   template <class Use>
   void each_row_tile(std::int64_t rows, Use&& use) const {
     for (std::uint32_t r = 0; r < inner_rows_; ++r)
-      if (const auto block = block_of(rows, static_cast<int>(r), static_cast<int>(inner_rows_)); block.count > 0) use(block);
+      if (const auto block = comm::block_of(rows, static_cast<int>(r), static_cast<int>(inner_rows_)); block.count > 0)
+        use(block);
   }
 
   // Generation: norm and `in`, and the norms of q and k, of one position.

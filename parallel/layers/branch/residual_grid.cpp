@@ -121,7 +121,7 @@ void ResidualBranch::forward_on_grid(CallSteps& steps, BatchShape shape) const {
                   ctx.math.convert(ctx.stream, t.saved[saved_normed(t)], CallSteps::view(t, came, block));
                 });
   if (in_inner_tiles())
-    each_row_tile(call.rows, [&](Block rows) { grid_row_tile(call, rows, true); });
+    each_row_tile(call.rows, [&](comm::Block rows) { grid_row_tile(call, rows, true); });
   else
     grid_products(call);
   call.exchange_columns(Half::both);
@@ -177,7 +177,7 @@ void ResidualBranch::backward_on_grid(CallSteps& steps, BatchShape shape) const 
   call.din = call.travels("gradient of " + in_result_, {GridTensor::In::carried, kDin});
   grid_dout(call);
   if (in_inner_tiles())
-    each_row_tile(call.rows, [&](Block rows) { grid_row_tile(call, rows, false); });
+    each_row_tile(call.rows, [&](comm::Block rows) { grid_row_tile(call, rows, false); });
   else
     grid_input(call);
   call.exchange_columns(Half::input);
@@ -307,7 +307,7 @@ void ResidualBranch::grid_weights(GridCall& call) const {
 
 // A tile of rows goes through both products alone. It is copied from and to the tensors of all rows, because an exchange begins
 // where a tensor begins. As without a grid (residual_inner.cpp), nothing inside is saved: a backward computes the tile again.
-void ResidualBranch::grid_row_tile(GridCall& call, Block rows, bool forward) const {
+void ResidualBranch::grid_row_tile(GridCall& call, comm::Block rows, bool forward) const {
   auto& steps = call.steps;
   const auto [x, in_result, din, result] = call.tile;
   const auto middles = call.middles, sent = call.sent, from = forward ? result : middles;
@@ -354,7 +354,7 @@ void ResidualBranch::grid_row_tile(GridCall& call, Block rows, bool forward) con
 
 // `dy`: the working tensor of the gradient of the product's result.
 void ResidualBranch::grid_tile_gradient(GridCall& call, const GridProduct& product, const Product& of,
-                                        const std::pair<std::uint32_t, Shape>& dy, Block rows) {
+                                        const std::pair<std::uint32_t, Shape>& dy, comm::Block rows) {
   call.steps.compute({.half = Half::weight,
                       .gradients = params_of(of.projection()),
                       .work = CallSteps::uses(with(product.gradient(), {dy.first}), product.bias_gradient())},

@@ -63,7 +63,7 @@ void ResidualBranch::inner_forward(CallSteps& steps, LayerCall call, BatchShape 
     const auto how = tile != 0 ? Accumulate::yes : result_norm_ ? Accumulate::no : begin_residual(ctx, t.y, t.x);
     const auto in = in_.prepare(ctx, t.weights, tile, each, arena), out = out_.prepare(ctx, t.weights, tile, each, arena);
     const NormStatistics statistics(forward ? t.saved[kStatistics] : all.statistics);
-    each_row_tile(t.x.shape[0], [&](Block rows) {
+    each_row_tile(t.x.shape[0], [&](comm::Block rows) {
       const auto some = all.first_rows(rows.count);
       const auto of = [&](const TensorView& whole) { return row_slice(whole, rows.begin, rows.count); };
       norm_.forward(ctx, t.weights, some.normed, of(t.x), statistics.rows(rows.begin, rows.count));
@@ -108,7 +108,7 @@ void ResidualBranch::run_inner_backward(LayerContext& ctx, const LayerTensors& t
     result_norm_.input_grad(ctx, t.weights, dresult(t), t.dy, saved_of_norms(t).result, 0);
   const auto in = in_.prepare(ctx, t.weights, tile, all.each, arena), out = out_.prepare(ctx, t.weights, tile, all.each, arena);
   const auto dnormed = t.carried[kDnormed];
-  each_row_tile(ctx.shape.tokens(), [&](Block rows) {
+  each_row_tile(ctx.shape.tokens(), [&](comm::Block rows) {
     const auto some = all.first_rows(rows.count);
     const auto of = [&](const TensorView& whole) { return row_slice(whole, rows.begin, rows.count); };
     const auto accumulate = rows.begin == 0 ? t.accumulate : Accumulate::yes;

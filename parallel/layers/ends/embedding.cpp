@@ -75,7 +75,7 @@ void Embedding::embed(LayerContext& ctx, const LayerTensors& t, std::int64_t fir
   if (places.empty() || is_one_run(ctx)) {
     ctx.math.embed(ctx.stream, to, tokens, table, places, ctx.shape.seq, first_position);
   } else {
-    each_run(ctx, [&](Block of_rows, Block run) {
+    each_run(ctx, [&](comm::Block of_rows, comm::Block run) {
       ctx.math.embed(ctx.stream, row_slice(to, of_rows.begin, of_rows.count), part(tokens, of_rows.begin, {of_rows.count}),
                      table, places, run.count, run.begin);
     });
@@ -101,7 +101,7 @@ void Embedding::embed_grad(LayerContext& ctx, const LayerTensors& t, std::uint32
                         t.accumulate);
   }
   if (in_runs && leads)
-    each_run(ctx, [&](Block of_rows, Block run) {
+    each_run(ctx, [&](comm::Block of_rows, comm::Block run) {
       ctx.math.convert(ctx.stream, row_slice(all, run.begin, run.count), row_slice(t.dy, of_rows.begin, of_rows.count),
                        Accumulate::yes);
     });

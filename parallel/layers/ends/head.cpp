@@ -122,12 +122,12 @@ std::uint32_t Head::describe_survey(CallSteps& steps, BatchShape shape) const {
   }
   if (ranks == 1) return here;
   const auto all = steps.room({"log-sum-exp of logits by rank and tile", sums, {ranks * tiles(), shape.tokens()}});
-  steps.exchange(Half::both, {.members = kTensorRanks,
+  steps.exchange(Half::both, {.members = mesh::kTensorRanks,
                               .from = here,
                               .to = all,
                               .sent = {each},
                               .received = {ranks * each},
-                              .operation = Operation::all_gather});
+                              .operation = comm::Operation::all_gather});
   return all;
 }
 

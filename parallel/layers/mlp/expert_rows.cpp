@@ -24,20 +24,20 @@ double ExpertRows::usual_of(std::uint32_t expert) const {
 
 std::int64_t ExpertRows::usual_between() const { return tokens_ * routing_.chosen / ranks_.ranks; }
 
-Block ExpertRows::own(const double* report, std::uint32_t expert) const {
+comm::Block ExpertRows::own(const double* report, std::uint32_t expert) const {
   const auto global = is_shared(expert) ? static_cast<std::uint32_t>(routing_.experts) + (expert - chosen_here())
                                         : ranks_.rank * chosen_here() + expert;
   const auto* const rows = report + RoutingReport::kRows;
-  Block block;
+  comm::Block block;
   for (std::uint32_t e = 0; e < global; ++e) block.begin += static_cast<std::int64_t>(rows[e]);
   block.count = static_cast<std::int64_t>(rows[global]);
   return block;
 }
 
-std::vector<Block> ExpertRows::computed(const double* report, std::uint32_t expert) const {
+std::vector<comm::Block> ExpertRows::computed(const double* report, std::uint32_t expert) const {
   if (!are_dealt()) return {own(report, expert)};
   if (is_shared(expert)) return {{most_computed() - (here() - expert) * tokens_, tokens_}};
-  std::vector<Block> blocks;
+  std::vector<comm::Block> blocks;
   std::int64_t begin = 0;
   for (std::uint32_t from = 0; from < ranks_.ranks; ++from) {
     auto at = begin;

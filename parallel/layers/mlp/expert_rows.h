@@ -44,8 +44,8 @@ class ExpertRows {
 
   // Read from a report. own(): an expert's rows among the rank's own rows. computed(): the rows of an expert of this rank, one
   // block from each rank.
-  [[nodiscard]] Block own(const double* report, std::uint32_t expert) const;
-  [[nodiscard]] std::vector<Block> computed(const double* report, std::uint32_t expert) const;
+  [[nodiscard]] comm::Block own(const double* report, std::uint32_t expert) const;
+  [[nodiscard]] std::vector<comm::Block> computed(const double* report, std::uint32_t expert) const;
 
   // Positions in a report.
   [[nodiscard]] std::int64_t report_size() const;

@@ -46,15 +46,15 @@ void Moe::exchange_counts(CallSteps& steps, const ForwardRooms& rooms) const {
   const auto experts = config_.experts.count;
   if (merges()) {
     const std::vector<std::int64_t> counts(config_.context().ranks, 2 * experts);
-    steps.exchange(Half::both, {kContextRanks, rooms.counted, rooms.counted_by_rank, counts, counts});
+    steps.exchange(Half::both, {mesh::kContextRanks, rooms.counted, rooms.counted_by_rank, counts, counts});
   }
   if (!are_dealt()) return;
-  steps.exchange(Half::both, {.members = kExpertRanks,
+  steps.exchange(Half::both, {.members = mesh::kExpertRanks,
                               .from = rooms.rows,
                               .to = rooms.rows_by_rank,
                               .sent = {experts},
                               .received = {config_.expert().ranks * experts},
-                              .operation = Operation::all_gather});
+                              .operation = comm::Operation::all_gather});
   auto read = std::vector{rooms.rows_by_rank, rooms.sent};
   if (merges()) read.push_back(rooms.counted_by_rank);
   steps.compute({.saved = Access::update, .work = CallSteps::uses(read, {})},
@@ -86,7 +86,7 @@ void Moe::keep_shared(LayerContext& ctx, TensorView computed, TensorView own) co
 void Moe::move_rows(CallSteps& steps, Half half, std::int64_t tokens, PhaseTensor from, PhaseTensor to,
                     PhaseExchange::Told told) const {
   const std::vector usual(config_.expert().ranks, rows(tokens).usual_between() * config_.hidden);
-  steps.exchange(half, {.members = kExpertRanks, .from = from, .to = to, .sent = usual, .received = usual, .told = told});
+  steps.exchange(half, {.members = mesh::kExpertRanks, .from = from, .to = to, .sent = usual, .received = usual, .told = told});
 }
 
 }  // namespace terrace::layers

@@ -31,8 +31,8 @@ struct GridCut {
   [[nodiscard]] std::uint32_t place(Axis axis) const {
     return tensor_.rank / stride(axis) % (axis == Axis::depth ? tensor_.grid.depth : side());
   }
-  [[nodiscard]] TensorSplit of_matrix(std::uint32_t output_dim, std::vector<std::int64_t> outputs) const {
-    TensorSplit split{.dim = output_dim, .parts = std::move(outputs), .ways = side(), .stride = stride(out)};
+  [[nodiscard]] model::TensorSplit of_matrix(std::uint32_t output_dim, std::vector<std::int64_t> outputs) const {
+    model::TensorSplit split{.dim = output_dim, .parts = std::move(outputs), .ways = side(), .stride = stride(out)};
     split.across = {.ways = side(), .stride = stride(in)};
     if (tensor_.grid.cube) {
       split.across.within = side();
@@ -40,11 +40,11 @@ struct GridCut {
     }
     return split;
   }
-  [[nodiscard]] TensorSplit of_bias(std::vector<std::int64_t> outputs) const {
+  [[nodiscard]] model::TensorSplit of_bias(std::vector<std::int64_t> outputs) const {
     return {.dim = 0, .parts = std::move(outputs), .ways = side(), .stride = stride(out)};
   }
   // Of the columns of x.
-  [[nodiscard]] TensorSplit of_inputs(std::int64_t inputs) const {
+  [[nodiscard]] model::TensorSplit of_inputs(std::int64_t inputs) const {
     return {.dim = 1, .parts = {inputs}, .ways = side(), .stride = stride(tensor_.grid.cube ? in : out)};
   }
 

@@ -71,7 +71,7 @@ void GridProduct::stage(Half half) {
 }
 
 void GridProduct::exchange(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t sent, std::int64_t received,
-                           Operation operation, std::uint32_t root) {
+                           comm::Operation operation, std::uint32_t root) {
   steps_.exchange(half, {.members = {.axes = axis, .lane = Lane::tensor},
                          .from = from,
                          .to = to,
@@ -83,15 +83,16 @@ void GridProduct::exchange(Half half, Axis axis, std::uint32_t from, std::uint32
 
 void GridProduct::send(Half half, Way way, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to,
                        std::int64_t elements) {
-  exchange(half, axis, from, to, elements, elements, way == Way::broadcast ? Operation::broadcast : Operation::reduce, root);
+  exchange(half, axis, from, to, elements, elements,
+           way == Way::broadcast ? comm::Operation::broadcast : comm::Operation::reduce, root);
 }
 
 void GridProduct::gather(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each) {
-  exchange(half, axis, from, to, each, each * side_, Operation::all_gather);
+  exchange(half, axis, from, to, each, each * side_, comm::Operation::all_gather);
 }
 
 void GridProduct::scatter(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each) {
-  exchange(half, axis, from, to, each * side_, each, Operation::reduce_scatter);
+  exchange(half, axis, from, to, each * side_, each, comm::Operation::reduce_scatter);
 }
 
 // Each piece has some of the block's inputs: either rows, or columns, which must be put side by side.
@@ -159,7 +160,7 @@ void GridProduct::narrow(Half half, LowRank::Of of, GridTensor from, std::uint32
   const auto axis = cube_ && of_x ? cut_.in : cut_.out;
   const auto elements = rows_ * narrow[1];
   cube_ ? scatter(half, axis, rooms_.narrow, to, elements)
-        : exchange(half, axis, rooms_.narrow, to, elements, elements, Operation::all_reduce);
+        : exchange(half, axis, rooms_.narrow, to, elements, elements, comm::Operation::all_reduce);
 }
 
 void GridProduct::widen(Half half, LowRank::Of of, std::uint32_t from, GridTensor to) {

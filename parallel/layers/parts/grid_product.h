@@ -72,7 +72,7 @@ class GridProduct {
   [[nodiscard]] std::vector<std::uint32_t> with_block(std::vector<std::uint32_t> rooms) const;
   void stage(Half half);  // copies this rank's block of W into rooms.own
   void exchange(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t sent, std::int64_t received,
-                Operation operation, std::uint32_t root = 0);
+                comm::Operation operation, std::uint32_t root = 0);
   void send(Half half, Way way, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to, std::int64_t elements);
   void gather(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each);
   void scatter(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each);

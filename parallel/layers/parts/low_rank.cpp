@@ -10,8 +10,8 @@ LowRank::LowRank(std::vector<ParamSpec>& params, const std::vector<Result>& resu
     : rank_(config.adapters.rank), inputs_(product.inputs()), outputs_(product.outputs()), dtype_(config.dtype) {
   if (rank_ == 0) return;
   const auto& of_inputs = product.input_split();
-  if (!of_inputs.parts.empty()) inputs_ = part_shape({rank_, of_inputs.parts[0]}, of_inputs)[1];
-  const double bound = 1 / std::sqrt(static_cast<double>(whole_shape({rank_, inputs_}, of_inputs)[1]));
+  if (!of_inputs.parts.empty()) inputs_ = model::part_shape({rank_, of_inputs.parts[0]}, of_inputs)[1];
+  const double bound = 1 / std::sqrt(static_cast<double>(model::whole_shape({rank_, inputs_}, of_inputs)[1]));
   std::int64_t first = 0;
   for (const auto& [name, target, width, of_outputs] : results) {
     if (std::ranges::find(config.adapters.tensors, target) != config.adapters.tensors.end()) {

@@ -32,7 +32,7 @@ class LowRank {
   struct Result {
     std::string tensor, target;  // its name before ".lora_A", and its name in Adapters::tensors
     std::int64_t outputs;
-    TensorSplit split = {};  // of the outputs
+    model::TensorSplit split = {};  // of the outputs
   };
   LowRank() = default;  // no adapters
   // Appends the parameters of those results that the transformer adapts, as a separate unit.

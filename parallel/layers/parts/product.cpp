@@ -13,12 +13,12 @@ Product::Product(std::vector<ParamSpec>& params, Spec spec, const Transformer& c
   if (!tiles.apart || !parts.bias) return;
   for (std::size_t i = 0; i < parts.tensors.size(); ++i) {
     const auto widths = parts.tensors.size() == 1 ? outputs : std::vector{outputs[i]};  // one tensor has all results
-    TensorSplit of_bias;
+    model::TensorSplit of_bias;
     if (split.of == Projection::Split::Of::outputs && split.ways[i] > 1)
       of_bias = {.dim = 0, .parts = widths, .ways = split.ways[i]};
     biases_.push_back(static_cast<std::uint32_t>(params.size()));
     params.push_back({.name = bias_name(prefix + parts.tensors[i]),
-                      .shape = part_shape({std::accumulate(widths.begin(), widths.end(), std::int64_t{0})}, of_bias),
+                      .shape = model::part_shape({std::accumulate(widths.begin(), widths.end(), std::int64_t{0})}, of_bias),
                       .init = {},
                       .decay = false,
                       .split = of_bias});

@@ -61,7 +61,7 @@ Projection::Projection(std::vector<ParamSpec>& params, const std::string& prefix
     const bool all = tensors.size() == 1;  // one tensor has all results, side by side
     const auto its_outputs = all ? outputs : std::vector{outputs[i]};
     const auto whole = std::accumulate(its_outputs.begin(), its_outputs.end(), std::int64_t{0});
-    TensorSplit matrix, bias{.dim = 0};
+    model::TensorSplit matrix, bias{.dim = 0};
     if (config.tensor().is_grid()) {
       const GridCut cut(config.tensor(), by_outputs);
       matrix = cut.of_matrix(output_dim, its_outputs);
@@ -74,7 +74,7 @@ Projection::Projection(std::vector<ParamSpec>& params, const std::string& prefix
       matrix = {.dim = input_dim, .parts = {inputs}, .ways = split.ways[0]};
       input_split_ = {.dim = 1, .parts = {inputs}, .ways = split.ways[0]};
     }
-    const Shape shape = part_shape(out_in_ ? Shape{whole, inputs} : Shape{inputs, whole}, matrix);
+    const Shape shape = model::part_shape(out_in_ ? Shape{whole, inputs} : Shape{inputs, whole}, matrix);
     outputs_.push_back(shape[output_dim]);
     inputs_ = shape[input_dim];
     params.push_back(

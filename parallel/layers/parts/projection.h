@@ -46,8 +46,8 @@ class Projection {
   [[nodiscard]] std::int64_t inputs() const { return inputs_; }
   [[nodiscard]] const std::vector<std::int64_t>& widths() const { return outputs_; }  // of each tensor's results
   // How tensor ranks split the results of each tensor, and the inputs: as rows, and as columns, of a matrix [outputs, inputs].
-  [[nodiscard]] const std::vector<TensorSplit>& output_splits() const { return output_splits_; }
-  [[nodiscard]] const TensorSplit& input_split() const { return input_split_; }
+  [[nodiscard]] const std::vector<model::TensorSplit>& output_splits() const { return output_splits_; }
+  [[nodiscard]] const model::TensorSplit& input_split() const { return input_split_; }
   void name_params(std::vector<PhaseParam>& of_phase) const;                // appends its parameters
   void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;  // sets the unit of its parameters
   // Cuts its matrices, which have no bias, into tiles of their outputs or inputs. From then on this is the product of one tile.
@@ -86,8 +86,8 @@ class Projection {
   std::size_t first_ = 0;
   std::vector<std::int64_t> outputs_;  // outputs of each tensor
   std::int64_t inputs_ = 0;            // outputs_ and inputs_ are those of this rank
-  std::vector<TensorSplit> output_splits_;
-  TensorSplit input_split_;
+  std::vector<model::TensorSplit> output_splits_;
+  model::TensorSplit input_split_;
   bool out_in_ = true, bias_ = false;
   bool adds_bias_ = true;  // false: another tensor rank does
   DType dtype_ = DType::fp32;

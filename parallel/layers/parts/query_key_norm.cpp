@@ -15,7 +15,7 @@ QueryKeyNorm::QueryKeyNorm(std::vector<ParamSpec>& params, const Transformer& co
   if (whole) ranks_ = config.tensor().ways();
   const auto add = [&](const std::string& name, std::int64_t first, std::int64_t heads, std::uint32_t ways) {
     const auto width = heads * config.head_dim(), each = whole ? width : config.head_dim();
-    TensorSplit split;
+    model::TensorSplit split;
     if (across()) split = {.dim = 0, .parts = {width * ways}, .ways = ways};
     if (across() && config.tensor().is_grid()) split = GridCut(config.tensor(), true).of_bias({width * ways});
     parts_.push_back({params.size(), first, width, each});

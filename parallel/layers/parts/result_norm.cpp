@@ -43,12 +43,12 @@ void ResultNorm::describe_sum(CallSteps& steps, const TensorParallel& tensor, st
   const bool has_y = !tensor.sequence || tensor.leads();
   const PhaseTensor result(position, PhaseTensor::Of::saved);
   const std::vector elements{rows * width_};
-  steps.exchange(Half::both, {.members = kTensorRanks,
+  steps.exchange(Half::both, {.members = mesh::kTensorRanks,
                               .from = result,
                               .to = result,
                               .sent = elements,
                               .received = elements,
-                              .operation = Operation::all_reduce});
+                              .operation = comm::Operation::all_reduce});
   Phase end{.x = true, .y = Access::overwrite, .saved = Access::update};
   norm_.name_params(end.weights);
   steps.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {

@@ -26,7 +26,7 @@ RotatedBlocks RotatedBlocks::parse(std::string_view text) {
   if (blocks.empty())
     throw Error(fmt::format("'{}' is no list of rotated blocks\n  give 1 for all of them, or a list such as 1,1,1,0 for blocks "
                             "in turn; 0 is a block that rotates nothing",
-                            printable(std::string(text))),
+                            base::printable(std::string(text))),
                 ErrorKind::refused);
   return RotatedBlocks(std::move(blocks));
 }

@@ -19,22 +19,22 @@ RowPieces::RowPieces(CallSteps& steps, const std::string& name, DType dtype, con
 
 void RowPieces::gather(CallSteps& steps, Half half, std::uint32_t piece) const {
   if (!shared() || piece >= count_) return;
-  steps.exchange(half, {.members = kTensorRanks,
+  steps.exchange(half, {.members = mesh::kTensorRanks,
                         .from = own(piece),
                         .to = all(piece),
                         .sent = {elements(piece)},
                         .received = {elements(piece) * ranks_},
-                        .operation = Operation::all_gather});
+                        .operation = comm::Operation::all_gather});
 }
 
 void RowPieces::scatter(CallSteps& steps, Half half, std::uint32_t piece) const {
   if (!shared() || piece >= count_) return;
-  steps.exchange(half, {.members = kTensorRanks,
+  steps.exchange(half, {.members = mesh::kTensorRanks,
                         .from = all(piece),
                         .to = own(piece),
                         .sent = {elements(piece) * ranks_},
                         .received = {elements(piece)},
-                        .operation = Operation::reduce_scatter});
+                        .operation = comm::Operation::reduce_scatter});
 }
 
 }  // namespace terrace::layers

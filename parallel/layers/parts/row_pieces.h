@@ -72,8 +72,8 @@ class RowPieces {
   }
 
  private:
-  [[nodiscard]] Block of_share(std::uint32_t piece) const {
-    return block_of(rows_, static_cast<int>(piece), static_cast<int>(count_));
+  [[nodiscard]] comm::Block of_share(std::uint32_t piece) const {
+    return comm::block_of(rows_, static_cast<int>(piece), static_cast<int>(count_));
   }
   [[nodiscard]] std::int64_t elements(std::uint32_t piece) const { return of_share(piece).count * width_; }
 

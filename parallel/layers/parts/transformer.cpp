@@ -251,8 +251,8 @@ std::uint32_t Transformer::kv_ways() const {
   return static_cast<std::uint32_t>(std::min(kv_heads, std::int64_t{tensor().ways()}));
 }
 
-Block Transformer::vocab_here() const {
-  return block_of(vocab, static_cast<int>(tensor().rank), static_cast<int>(tensor().ranks));
+comm::Block Transformer::vocab_here() const {
+  return comm::block_of(vocab, static_cast<int>(tensor().rank), static_cast<int>(tensor().ranks));
 }
 
 Features features_of(const Transformer& config) {
@@ -271,7 +271,7 @@ Features features_of(const Transformer& config) {
 
 const Transformer& checked(const Transformer& config) {
   const bool rotary = config.positions == Positions::rotary;
-  check(config.place.mesh);
+  demand_mesh(config.place.mesh);
   if (config.place.rank >= config.place.mesh.size())
     refuse(fmt::format("there is no rank {} in a mesh of {}", config.place.rank, to_string(config.place.mesh)));
   require_size("layers", config.layers, kMostLayers);
@@ -327,7 +327,7 @@ const Transformer& checked(const Transformer& config) {
   check_parts(config);
   auto features = features_of(config);
   features.add(terrace::features_of(config.place));
-  check(refusals(features));
+  demand_none(refusals(features));
   if (config.dtype == DType::i32) refuse("dtype must be fp32, bf16, fp16 or fp64, not i32");
   return config;
 }

@@ -127,7 +127,7 @@ struct Transformer {
   [[nodiscard]] std::int64_t attended_here() const { return heads_here() * head_dim(); }
   [[nodiscard]] std::int64_t ffn_here() const { return ffn / tensor().ways(); }
   // This rank's part of the vocabulary; the parts of ranks need not be equal.
-  [[nodiscard]] Block vocab_here() const;
+  [[nodiscard]] comm::Block vocab_here() const;
   [[nodiscard]] std::int64_t head_dim() const { return head_size != 0 ? head_size : hidden / heads; }
   // How many elements of a head are rotated, in pairs; 0: the block does not rotate.
   [[nodiscard]] std::int64_t rotated(std::int64_t block) const;

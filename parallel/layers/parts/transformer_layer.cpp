@@ -55,10 +55,10 @@ void TransformerLayer::check_weights(const LayerContext& ctx, std::span<const Te
 }
 
 ParamSpec TransformerLayer::table_of(const Transformer& config, std::string_view name) {
-  TensorSplit split;
+  model::TensorSplit split;
   if (config.tensor().ranks > 1) split = {.dim = 0, .parts = {config.vocab}, .ways = config.tensor().ranks};
   return {.name = weight_name(name),
-          .shape = part_shape({config.vocab, config.hidden}, split),
+          .shape = model::part_shape({config.vocab, config.hidden}, split),
           .init = {InitKind::normal, config.init_std},
           .split = split,
           .tiles = config.vocab_tiles};
@@ -66,13 +66,13 @@ ParamSpec TransformerLayer::table_of(const Transformer& config, std::string_view
 
 TensorView TransformerLayer::tile(const LayerContext& ctx, const TensorView& table, std::uint32_t number) const {
   if (tiles() == 1 || ctx.phase != kAllPhases) return table;
-  const auto [begin, count] = block_of(table.shape[0], static_cast<int>(number), static_cast<int>(tiles()));
+  const auto [begin, count] = comm::block_of(table.shape[0], static_cast<int>(number), static_cast<int>(tiles()));
   return row_slice(table, begin, count);
 }
 
-Block TransformerLayer::has_token(std::uint32_t number) const {
+comm::Block TransformerLayer::has_token(std::uint32_t number) const {
   const auto here = config_.vocab_here();
-  const auto [begin, count] = block_of(table_rows(), static_cast<int>(number), static_cast<int>(tiles()));
+  const auto [begin, count] = comm::block_of(table_rows(), static_cast<int>(number), static_cast<int>(tiles()));
   return {here.begin + begin, std::min(count, here.count - begin)};
 }
 

@@ -69,11 +69,11 @@ class TransformerLayer : public GenerativeLayer {
   [[nodiscard]] bool is_last(std::uint32_t tile) const { return tile + 1 == tiles(); }
   [[nodiscard]] bool is_whole() const { return config_.tensor().ranks == 1 && tiles() == 1; }  // the table is in one part
   [[nodiscard]] TensorView tile(const LayerContext& ctx, const TensorView& table, std::uint32_t number) const;
-  [[nodiscard]] Block has_token(std::uint32_t number) const;
+  [[nodiscard]] comm::Block has_token(std::uint32_t number) const;
   // Rows of the table on a rank, and of its longest tile. On ranks other than the first one, the last row may have no token;
   // all ranks reserve room for it and count its products, so that their plans are equal.
   [[nodiscard]] std::int64_t table_rows() const { return ceil_div(config_.vocab, std::int64_t{config_.tensor().ranks}); }
-  [[nodiscard]] std::int64_t tile_rows() const { return block_of(table_rows(), 0, static_cast<int>(tiles())).count; }
+  [[nodiscard]] std::int64_t tile_rows() const { return comm::block_of(table_rows(), 0, static_cast<int>(tiles())).count; }
   // Declares the table of the vocabulary, or this rank's rows of it; the last of these may have no token.
   [[nodiscard]] static ParamSpec table_of(const Transformer& config, std::string_view name);
   // Zeroes the gradient of the tile's rows without a token.
@@ -89,7 +89,7 @@ class TransformerLayer : public GenerativeLayer {
     for (std::int64_t b = 0; b < ctx.shape.batch; ++b)
       for (const auto& run : config_.context().runs(ctx.shape.seq))
         for (const auto& piece : ctx.documents.pieces(b, run)) {
-          f(Block{row, piece.count}, Block{piece.begin - piece.document, piece.count});
+          f(comm::Block{row, piece.count}, comm::Block{piece.begin - piece.document, piece.count});
           row += piece.count;
         }
   }

@@ -21,7 +21,7 @@ Windows Windows::parse(std::string_view text) {
       throw Error(
           fmt::format("'{}' is no window of attention, and no list of them\n  give numbers of positions, such as 4096, or "
                       "4096,4096,0 for blocks in turn; 0 is none",
-                      printable(std::string(text))),
+                      base::printable(std::string(text))),
           ErrorKind::refused);
     pattern.push_back(window);
     if (comma == rest.size()) return Windows(std::move(pattern));

@@ -13,7 +13,7 @@
 #include <terrace/parallel/plan/search/layer_estimates.h>
 #include <terrace/parallel/plan/stage_costs.h>
 
-namespace terrace {
+namespace terrace::planning {
 namespace {
 
 constexpr double kNever = 1e30;
@@ -267,4 +267,4 @@ Estimate estimate_plan(const SearchedRun& run, const Candidate& candidate, const
   return Estimator(run, candidate, profile).run();
 }
 
-}  // namespace terrace
+}  // namespace terrace::planning

@@ -14,7 +14,7 @@
 #include <terrace/memory/tier.h>
 #include <terrace/parallel/plan/search/searched_run.h>
 
-namespace terrace {
+namespace terrace::planning {
 
 struct Estimate {
   double step_s = 0;   // of an update, roughly
@@ -27,4 +27,4 @@ struct Estimate {
 // A plan should refuse whatever is refused here, but no test shows it yet.
 Estimate estimate_plan(const SearchedRun& run, const Candidate& candidate, const MachineProfile& profile);
 
-}  // namespace terrace
+}  // namespace terrace::planning

@@ -9,7 +9,7 @@
 #include <terrace/parallel/plan/programs.h>
 #include <terrace/parallel/walk/simulator.h>
 
-namespace terrace {
+namespace terrace::planning {
 namespace {
 
 constexpr std::uint32_t kMicroBatches = 2;   // the first and the last one of a step differ from those between them
@@ -91,7 +91,7 @@ class Adder {
 
  private:
   const StepMap& map_;
-  ProfileCosts costs_;
+  walk::ProfileCosts costs_;
 };
 
 void add_bytes(LayerEstimates& all, const StepMap& map) {
@@ -100,21 +100,23 @@ void add_bytes(LayerEstimates& all, const StepMap& map) {
     const auto& chunk = map.chunks()[ChunkId(c)];
     const auto bytes = static_cast<double>(chunk.bytes);
     auto& layer = all.layers[chunk.layer];
-    if (is_state(chunk.role))
-      (chunk.kind == Kind::parameter ? layer.weights : chunk.kind == Kind::gradient ? layer.gradients : layer.states) += bytes;
-    else if (chunk.role == Role::gathered || chunk.role == Role::bucket)
+    if (map::is_state(chunk.role))
+      (chunk.kind == ChunkKind::parameter  ? layer.weights
+       : chunk.kind == ChunkKind::gradient ? layer.gradients
+                                           : layer.states) += bytes;
+    else if (chunk.role == map::Role::gathered || chunk.role == map::Role::bucket)
       windows[chunk.layer] += bytes;
-    else if (chunk.position == 0 && (chunk.role == Role::input || chunk.role == Role::saved))
-      (chunk.role == Role::input ? layer.input : layer.saved) += bytes;
+    else if (chunk.position == 0 && (chunk.role == map::Role::input || chunk.role == map::Role::saved))
+      (chunk.role == map::Role::input ? layer.input : layer.saved) += bytes;
   }
   all.window = *std::ranges::max_element(windows);
   const auto& recipe = map.options().recipe;
   constexpr std::uint64_t kMany = 64 * kMiB;
   double of_element =
-      static_cast<double>(recipe.chunk_bytes(recipe.has_master() ? Kind::master : Kind::parameter, kMany)) / kMany;
+      static_cast<double>(recipe.chunk_bytes(recipe.has_master() ? ChunkKind::master : ChunkKind::parameter, kMany)) / kMany;
   if (!map.options().layer_unit)
     for (const auto moment : recipe.states) of_element += static_cast<double>(recipe.chunk_bytes(moment, kMany)) / kMany;
-  const bool shared = map.data().stage() >= 1 && (recipe.has_master() || map.data().shards(Kind::parameter));
+  const bool shared = map.data().stage() >= 1 && (recipe.has_master() || map.data().shards(ChunkKind::parameter));
   for (std::uint32_t l = 0; l < map.layers(); ++l)
     for (const auto& param : map.layout().params(l))
       if (!param.tied)
@@ -128,8 +130,8 @@ double without_padding(const StepMap& map, const Action& action) {
   for (const auto& use : map.uses(action)) {
     const auto& chunk = map.chunks()[use.chunk];
     bytes += static_cast<double>(chunk.bytes);
-    const bool packed =
-        is_state(chunk.role) || chunk.role == Role::gathered || chunk.role == Role::bucket || chunk.role == Role::tied_bucket;
+    const bool packed = map::is_state(chunk.role) || chunk.role == map::Role::gathered || chunk.role == map::Role::bucket ||
+                        chunk.role == map::Role::tied_bucket;
     if (packed && runs.insert(chunk.run_first).second) bytes -= static_cast<double>(chunk.bytes);
   }
   return bytes;
@@ -170,4 +172,4 @@ LayerEstimates estimate_layers(const SearchedRun& run, const Candidate& candidat
   return all;
 }
 
-}  // namespace terrace
+}  // namespace terrace::planning

@@ -9,7 +9,7 @@
 #include <terrace/core/machine/machine.h>
 #include <terrace/parallel/plan/search/searched_run.h>
 
-namespace terrace {
+namespace terrace::planning {
 
 struct LayerEstimate {
   // Seconds of a micro-batch: computing, and the exchanges of tensor and context ranks, each alone on its lane.
@@ -33,4 +33,4 @@ struct LayerEstimates {
 // Estimates as if one rank held all layers: pipeline ranks only affect the number of data ranks.
 LayerEstimates estimate_layers(const SearchedRun& run, const Candidate& candidate, const MachineProfile& profile);
 
-}  // namespace terrace
+}  // namespace terrace::planning

@@ -49,7 +49,7 @@ class Planner {
     FoundPlan found{.candidate = candidate, .known = Known::simulated};
     std::vector<Plan> plans;
     if (request.mesh.pp > 1 && !request.pipeline) {
-      plans = search_schedule(request, model, profile_, pool_).plans;
+      plans = planning::search_schedule(request, model, profile_, pool_).plans;
       const auto lacks = std::ranges::find(plans, false, &Plan::fits);
       if (lacks != plans.end()) return refused(candidate, rank_lacks(lacks - plans.begin(), lacks->refusal));
     } else {
@@ -65,8 +65,8 @@ class Planner {
     for (const auto& plan : plans) take(found, plan);
     const auto& slowest = *std::ranges::max_element(plans, {}, [](const Plan& p) { return p.times.seconds; });
     found.binding = slowest.link.empty() ? slowest.binding : fmt::format("{} ({})", slowest.binding, slowest.link);
-    const auto step = request.mesh.pp == 1 ? PipelineStep{plans.front().times.seconds, true}
-                                           : step_of_pipeline(request, plans, model, profile_);
+    const auto step = request.mesh.pp == 1 ? planning::PipelineStep{plans.front().times.seconds, true}
+                                           : planning::step_of_pipeline(request, plans, model, profile_);
     found.step_s = step.seconds;
     found.at_least = !step.together;
     return found;
@@ -94,8 +94,8 @@ class Planner {
     if (request.mesh.pp == 1) return;
     auto schedule = schedule_of(run_, candidate);
     if (!schedule) return;
-    auto begins = balanced_stages(request, model, *schedule, profile_);
-    terrace::set_pipeline(request, {std::move(*schedule), std::move(begins)});
+    auto begins = planning::balanced_stages(request, model, *schedule, profile_);
+    terrace::planning::set_pipeline(request, {std::move(*schedule), std::move(begins)});
   }
 
   [[nodiscard]] std::string rank_lacks(std::ptrdiff_t rank, const Refusal& refusal) const {
@@ -171,7 +171,7 @@ class Search {
   [[nodiscard]] bool expired() const { return limits_.seconds > 0 && now() - begin_s_ >= limits_.seconds; }
 
   [[nodiscard]] std::pair<FoundPlan, double> estimated(const Candidate& candidate) const try {
-    const auto estimate = estimate_plan(run_, candidate, profile_);
+    const auto estimate = planning::estimate_plan(run_, candidate, profile_);
     FoundPlan found{.candidate = candidate};
     if (estimate.missing_bytes != 0) {
       found.known = Known::too_large;

@@ -147,7 +147,7 @@ TEST_F(ConversationCache, OtherDataTokenizersTemplatesAndSettingsAreOtherTokens)
 // Two ranks, as threads and as processes, and two runs: only one of them makes the file.
 TEST_F(ConversationCache, IsMadeOnceForAllThatBeginTogether) {
   fs::create_directories(folder());
-  const FileHandle events(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  const files::FileHandle events(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
   ASSERT_GE(::inotify_add_watch(events.get(), folder().c_str(), IN_MOVED_TO), 0);
   const auto times_made = [&] {
     alignas(inotify_event) char buffer[16384];

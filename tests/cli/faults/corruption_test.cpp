@@ -133,7 +133,7 @@ TEST_F(Corruption, ARunOfAnotherVersionIsRefusedUntouched) {
   auto body = record.substr(record.find('\n') + 1);
   const std::string version = R"("version": )";
   body.replace(body.find(version), version.size() + 1, version + "3");
-  scratch_.write("run/store/commit.0", with_checksum(body));
+  scratch_.write("run/store/commit.0", store::with_checksum(body));
   expect_refused("run/store/commit.0");
   scratch_.write("run/store/commit.0", record);
   const auto run_file = scratch_.read("run/run.json");

@@ -92,7 +92,7 @@ TEST_F(ModelDirProgram, TwoExportsDoNotWriteOneDirectory) {
   fs::create_directory(at("out"));
   for (const auto* const file : {"unfinished-export", "model.safetensors"}) std::ofstream(at("out") / file) << "half";
   {
-    const FileHandle other(::open(at("out").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const files::FileHandle other(::open(at("out").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     ASSERT_EQ(0, ::flock(other.get(), LOCK_EX));  // like an export that is running
     expect_refusal(exported("run", "out"), 1, {"out is in use", "give a new directory"});
     EXPECT_EQ("half", scratch_.read("out/model.safetensors"));

@@ -36,7 +36,7 @@ class CutDisk {
   }
   bool make() { return outer_.btrfs(scratch_ / "outer.img") && disk_.ext4(image(), 64 << 20); }
   void keep_this_moment() {
-    const FileHandle from(::open(image().c_str(), O_RDONLY | O_CLOEXEC)),
+    const files::FileHandle from(::open(image().c_str(), O_RDONLY | O_CLOEXEC)),
         to(::open(moment().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     ASSERT_EQ(0, ::ioctl(to.get(), FICLONE, from.get())) << std::strerror(errno);
   }

@@ -25,11 +25,11 @@ class OwnStore : public Cli {
   }
   // The only store in this folder.
   [[nodiscard]] fs::path store_in(const std::string& folder) const { return *fs::directory_iterator(at(folder)); }
-  [[nodiscard]] static CommitRecord record(const fs::path& file) {
+  [[nodiscard]] static store::CommitRecord record(const fs::path& file) {
     std::ifstream in(file, std::ios::binary);
-    const auto read = parse_record({std::istreambuf_iterator<char>(in), {}});
+    const auto read = store::parse_record({std::istreambuf_iterator<char>(in), {}});
     EXPECT_TRUE(read) << file;
-    return read.value_or(CommitRecord{});
+    return read.value_or(store::CommitRecord{});
   }
   // Removes the ids, as in runs of earlier versions.
   void forget_ids(const std::string& run, const fs::path& store) const {
@@ -40,7 +40,8 @@ class OwnStore : public Cli {
       if (!fs::exists(store / name)) continue;
       auto without = record(store / name);
       without.commit.run_id.clear();
-      for (const auto* const copy : {"", ".copy"}) std::ofstream(store / (std::string(name) + copy)) << write_record(without);
+      for (const auto* const copy : {"", ".copy"})
+        std::ofstream(store / (std::string(name) + copy)) << store::write_record(without);
     }
   }
   // Everything below these folders: paths, modification times and contents.
@@ -205,10 +206,10 @@ TEST_F(OwnStore, GenerateLeavesTheRunAsItIs) {
     const auto before = everything({"run", "disk"});
     const Words words{"generate", "run", "--prompt", "The", "--max-tokens", "40", "--temperature", "0"};
     // Another reader is active at the same time.
-    std::vector<FileHandle> locks;
+    std::vector<files::FileHandle> locks;
     for (const auto& store : fs::directory_iterator(at("disk"))) {
       locks.emplace_back(::open((store.path() / "lock").c_str(), O_RDONLY | O_CLOEXEC));
-      ASSERT_EQ(Locked::yes, try_lock(locks.back().get(), LOCK_SH));
+      ASSERT_EQ(files::Locked::yes, files::try_lock(locks.back().get(), LOCK_SH));
     }
     const auto much = terrace(words + Words{"--device-memory", "64MiB", "--host-memory", "64MiB"}),
                few = terrace(words + little);

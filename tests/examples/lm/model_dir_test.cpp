@@ -987,14 +987,14 @@ TEST_F(ModelDirFiles, DamagedFilesAreTypedErrors) {
   std::uint64_t refused = 0;
   for (std::uint64_t round = 0; round < 3000; ++round) {
     auto text = round % 3 == 2 ? index : good;
-    const auto draw = [&](std::uint64_t what, std::uint64_t below) { return random_below(kSeed, round, what, below); };
+    const auto draw = [&](std::uint64_t what, std::uint64_t below) { return math::random_below(kSeed, round, what, below); };
     for (std::uint64_t change = 0; change <= draw(0, 4); ++change) {
       const auto at = draw(10 + change, text.size());
       switch (draw(20 + change, 4)) {
         case 0: text[at] = static_cast<char>(draw(30 + change, 256)); break;
         case 1: text.erase(at, draw(30 + change, 40)); break;
         case 2: text.insert(at, text.substr(at / 2, draw(30 + change, 40))); break;
-        default: text.insert(at, std::to_string(random_u32(kSeed, round, 40 + change)));
+        default: text.insert(at, std::to_string(math::random_u32(kSeed, round, 40 + change)));
       }
       if (text.empty()) text = "x";
     }

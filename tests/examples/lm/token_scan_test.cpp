@@ -98,7 +98,7 @@ TEST(TokenScan, ChecksumsDoNotDependOnHowManyReadAndChangeWithEachByte) {
 
 // The number of a file's pages that are in memory.
 std::size_t pages_in_memory(const std::filesystem::path& path) {
-  const FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const files::FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const auto bytes = static_cast<std::size_t>(std::filesystem::file_size(path));
   void* const mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.get(), 0);
   EXPECT_NE(MAP_FAILED, mapped);
@@ -113,9 +113,9 @@ TEST(TokenScan, LeavesNoPagesInMemory) {
   const ScratchFolder folder;
   constexpr std::size_t kPages = 512;
   const auto file = folder.write("corpus", bytes_of(std::vector<std::uint32_t>(kPages * 1024, 7), 4));
-  sync_to_disk(file);  // pages that are not on the disk yet cannot be dropped
+  files::sync_to_disk(file);  // pages that are not on the disk yet cannot be dropped
   ASSERT_EQ(kPages, pages_in_memory(file));
-  const FileHandle opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  const files::FileHandle opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
   ::posix_fadvise(opened.get(), 0, 0, POSIX_FADV_DONTNEED);
   if (pages_in_memory(file) > 0) GTEST_SKIP() << "this file system keeps its files in memory";
   EXPECT_EQ("", found_in({file}, {4, 300}, 64 << 10));

@@ -112,7 +112,7 @@ TEST(Launched, TorchrunIsNoLauncherOfMpi) {
 // A shell that mpirun started and that outlives it. Without this error, the start of MPI would end the process with a message
 // of the library.
 TEST(Launched, AnMpirunThatHasEndedIsNamed) {
-  const FileHandle listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const files::FileHandle listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

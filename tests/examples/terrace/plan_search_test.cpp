@@ -98,7 +98,7 @@ double step_of(const RunConfig& c, const MachineProfile& profile) {
   ThreadPool pool(1);
   try {
     const auto plans = plans_of_ranks(request, c, model, profile, pool).plans;
-    return step_of_pipeline(request, plans, model, profile).seconds;
+    return planning::step_of_pipeline(request, plans, model, profile).seconds;
   } catch (const Error& error) {
     EXPECT_EQ(ErrorKind::does_not_fit, error.kind()) << error.what();
     return 0;
@@ -142,7 +142,8 @@ TEST(PlanEstimate, CountsUpdatesThatNothingHides) {
   const auto run = searched_run(c, {.ranks = 8, .ranks_per_node = 8, .sequences = 32}, fast);
   const auto all = candidates(run.space);
   const auto candidate = *std::ranges::find(all, flags_of(c), [&](const Candidate& of) { return flags_of(config_of(c, of)); });
-  const double estimated = estimate_plan(run, candidate, slow).step_s - estimate_plan(run, candidate, fast).step_s,
+  const double estimated =
+                   planning::estimate_plan(run, candidate, slow).step_s - planning::estimate_plan(run, candidate, fast).step_s,
                planned = step_of(c, slow) - step_of(c, fast);
   EXPECT_GT(planned, 0);
   EXPECT_NEAR(estimated, planned, 0.2 * planned);

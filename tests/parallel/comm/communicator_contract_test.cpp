@@ -54,7 +54,7 @@ class SharedByRanks {
 };
 using Contributions = SharedByRanks<std::vector<Buffer>>;
 
-Bytes bytes_of(Buffer& buffer) { return buffer; }
+comm::Bytes bytes_of(Buffer& buffer) { return buffer; }
 
 class CommunicatorContract : public testing::TestWithParam<test::Backend> {
  protected:
@@ -74,20 +74,20 @@ std::size_t random_count(std::mt19937_64& random) {
   }
 }
 
-Reduction random_reduction(std::mt19937_64& random) {
+comm::Reduction random_reduction(std::mt19937_64& random) {
   constexpr std::array<std::pair<DType, DType>, 4> kTypes = {
       std::pair{DType::fp32, DType::fp32}, {DType::fp64, DType::fp64}, {DType::bf16, DType::bf16}, {DType::bf16, DType::fp32}};
   const auto [from, to] = kTypes[random() % 4];
   return {.from = from,
           .to = to,
-          .fold = random() % 3 == 0 ? Fold::max : Fold::sum,
+          .fold = random() % 3 == 0 ? comm::Fold::max : comm::Fold::sum,
           .onto = random() % 3 == 0,
-          .order = random() % 4 == 0 ? SumOrder::ranks : SumOrder::machines};
+          .order = random() % 4 == 0 ? comm::SumOrder::ranks : comm::SumOrder::machines};
 }
 
 // The result equals the specification bit for bit, so all backends are equal, and it is near the exact sum.
-void expect_folded(const Reduction& r, const std::vector<Buffer>& from, std::size_t begin, std::size_t count,
-                   const Buffer& onto, ConstBytes got, const test::MachineSizes& machines, const std::string& what) {
+void expect_folded(const comm::Reduction& r, const std::vector<Buffer>& from, std::size_t begin, std::size_t count,
+                   const Buffer& onto, comm::ConstBytes got, const test::MachineSizes& machines, const std::string& what) {
   const auto want = test::fold_oracle(r, from, begin, count, onto, machines);
   ASSERT_EQ(want.size(), got.size()) << what;
   if (!want.empty() && std::memcmp(want.data(), got.data(), want.size()) != 0) {
@@ -98,7 +98,7 @@ void expect_folded(const Reduction& r, const std::vector<Buffer>& from, std::siz
     FAIL() << what << ": same values, other bits";
   }
   const double tolerance = r.to == DType::bf16 ? 1.0 / 256 : r.from == DType::fp64 ? 1e-14 : 2e-6;
-  for (std::size_t i = 0; r.fold == Fold::sum && i < count; i += 97) {
+  for (std::size_t i = 0; r.fold == comm::Fold::sum && i < count; i += 97) {
     double sum = r.onto ? test::value_at(onto, r.to, i) : 0, largest = std::abs(sum);
     for (const auto& contribution : from) {
       const double x = test::value_at(contribution, r.from, begin + i);
@@ -124,7 +124,7 @@ TEST_P(CommunicatorContract, LargeReductionsHaveOneOrder) {
     };
     const auto machines = test::machine_sizes(ranks, each);
     const auto sum = [&](std::size_t i) {
-      return test::element_oracle<float>(Fold::sum, machines, ranks, nullptr, [&](std::size_t r) { return value(r, i); });
+      return test::element_oracle<float>(comm::Fold::sum, machines, ranks, nullptr, [&](std::size_t r) { return value(r, i); });
     };
     std::vector<float> from(block * ranks), to(block + 2, -1.0F);
     for (std::size_t i = 0; i < from.size(); ++i) from[i] = value(me, i);
@@ -133,7 +133,7 @@ TEST_P(CommunicatorContract, LargeReductionsHaveOneOrder) {
       for (std::size_t i = 0; i < block; ++i) ASSERT_EQ(sum(begin + i), to[i + 1]) << what << ", element " << i;
       ASSERT_TRUE(to.front() == -1.0F && to.back() == -1.0F) << what << " wrote beside its result";
     };
-    const auto r = Reduction::sum(DType::fp32);
+    const auto r = comm::Reduction::sum(DType::fp32);
     comm.reduce_scatter(*stream, r, bytes(from), bytes(std::span(to).subspan(1, block)));
     stream->synchronize();
     expect(me * block, "reduce-scatter");
@@ -156,7 +156,7 @@ TEST_P(CommunicatorContract, PackedBlocksHaveOneOrderBitForBit) {
     for (std::uint64_t round = 0; round < (test::long_form() ? 12 : 5); ++round) {
       const auto seed = first_seed() + round * 1000;
       std::mt19937_64 random(seed);  // the same choices on all ranks
-      auto r = Reduction::sum_of_blocks();
+      auto r = comm::Reduction::sum_of_blocks();
       const auto kind = random() % 3;
       r.onto = kind == 0 && random() % 2 == 0;
       const auto each = round == 3 ? most : random() % usual, blocks = kind == 0 ? each * ranks : each;
@@ -171,7 +171,7 @@ TEST_P(CommunicatorContract, PackedBlocksHaveOneOrderBitForBit) {
       auto to = test::random_floats(each * test::kOracleBlock, seed + 500 + me);
       const auto want = test::fold_blocks_oracle(from, kind == 0 ? me * each : 0, each, r.onto ? to : std::vector<float>{},
                                                  test::machine_sizes(ranks, each_machine));
-      const Bytes out{reinterpret_cast<std::byte*>(to.data()), to.size() * sizeof(float)};
+      const comm::Bytes out{reinterpret_cast<std::byte*>(to.data()), to.size() * sizeof(float)};
       if (kind == 0) comm.reduce_scatter(*stream, r, from[me], out);
       if (kind == 1) comm.all_reduce(*stream, r, from[me], out);
       if (kind == 2) comm.reduce(*stream, r, from[me], out, 0);
@@ -210,7 +210,7 @@ TEST_P(CommunicatorContract, ReductionsHaveOneOrderBitForBit) {
       const auto block = count / ranks;
       Buffer to = test::random_elements(r.to, kind == 0 ? block : count, seed + 500 + me);
       const Buffer onto = to;
-      Bytes out = to;
+      comm::Bytes out = to;
       if (in_place)
         out = kind == 0 ? bytes_of(mine).subspan(me * block * size_of(r.from), block * size_of(r.from)) : bytes_of(mine);
       switch (kind) {
@@ -235,13 +235,13 @@ TEST_P(CommunicatorContract, NotANumberStaysNotANumber) {
     auto& comm = *rank.comm;
     const int ranks = comm.size();
     constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNaN = std::numeric_limits<float>::quiet_NaN();
-    for (const auto order : {SumOrder::machines, SumOrder::ranks})
+    for (const auto order : {comm::SumOrder::machines, comm::SumOrder::ranks})
       for (int source = 0; source < ranks; ++source) {
         const bool mine = comm.rank() == source, next = comm.rank() == (source + 1) % ranks;
         std::vector<float> greatest{mine ? kNaN : 1, mine ? kInfinity : kNaN, mine ? -kInfinity : -1}, sum = greatest;
         sum[1] = mine ? kInfinity : next ? -kInfinity : 0;
-        for (const auto fold : {Fold::max, Fold::sum}) {
-          const auto bytes = std::as_writable_bytes(std::span(fold == Fold::max ? greatest : sum));
+        for (const auto fold : {comm::Fold::max, comm::Fold::sum}) {
+          const auto bytes = std::as_writable_bytes(std::span(fold == comm::Fold::max ? greatest : sum));
           comm.all_reduce(*stream, {.fold = fold, .order = order}, bytes, bytes);
         }
         stream->synchronize();
@@ -278,7 +278,7 @@ TEST_P(CommunicatorContract, BytesArriveWhereTheyBelong) {
         }
         const auto own = bytes_of(all).subspan(me * bytes, bytes);
         if (in_place) std::ranges::copy(mine, own.begin());
-        comm.all_gather(*stream, in_place ? ConstBytes(own) : ConstBytes(mine), all);
+        comm.all_gather(*stream, in_place ? comm::ConstBytes(own) : comm::ConstBytes(mine), all);
         stream->synchronize();
         ASSERT_TRUE(want == all) << "all-gather of " << bytes << " bytes a rank";
       } else if (kind == 1) {
@@ -288,8 +288,8 @@ TEST_P(CommunicatorContract, BytesArriveWhereTheyBelong) {
         ASSERT_TRUE(block(root, 0, bytes) == data) << "broadcast of " << bytes << " bytes";
       } else {
         std::vector<Buffer> out, in;
-        std::vector<ConstBytes> from;
-        std::vector<Bytes> to;
+        std::vector<comm::ConstBytes> from;
+        std::vector<comm::Bytes> to;
         const auto size = [&](std::size_t a, std::size_t b) { return (a * 7 + b * 13) % 5 == 0 ? 0 : bytes + a * 3 + b; };
         for (std::size_t r = 0; r < ranks; ++r) {
           out.push_back(block(me, r, size(me, r)));
@@ -365,7 +365,7 @@ TEST_P(CommunicatorContract, CollectivesOnSeveralStreamsRunInTheOrderOfIssue) {
     for (int i = 0; i < 40; ++i) data.emplace_back(1 + i % 5, static_cast<float>(i + me));
     for (int i = 0; i < 40; ++i) {
       auto bytes = std::as_writable_bytes(std::span(data[static_cast<std::size_t>(i)]));
-      comm->all_reduce(*streams[static_cast<std::size_t>((i * 7 + me) % 3)], Reduction::sum(DType::fp32), bytes, bytes);
+      comm->all_reduce(*streams[static_cast<std::size_t>((i * 7 + me) % 3)], comm::Reduction::sum(DType::fp32), bytes, bytes);
       if (i % 10 == 9) comm->barrier(*streams[0]);
     }
     for (auto& stream : streams) stream->synchronize();
@@ -408,30 +408,31 @@ TEST_P(CommunicatorContract, LedgerIsTheFormula) {
     // A step of ZeRO-3: gather forward, gather backward, reduce-scatter; 3·(d−1)/d·Φ·e.
     dp->all_gather(*stream, shard, parameters);
     dp->all_gather(*stream, shard, parameters);
-    dp->reduce_scatter(*stream, Reduction::sum(DType::fp32), gradients, shard);
-    const auto gathered = ledger.of("dp", Operation::all_gather), reduced = ledger.of("dp", Operation::reduce_scatter);
+    dp->reduce_scatter(*stream, comm::Reduction::sum(DType::fp32), gradients, shard);
+    const auto gathered = ledger.of("dp", comm::Operation::all_gather),
+               reduced = ledger.of("dp", comm::Operation::reduce_scatter);
     EXPECT_EQ(3 * (d - 1) * (all * e / d), gathered.sent_bytes + reduced.sent_bytes);
     EXPECT_EQ((Ledger::Entry{2, 2 * all * e, 2 * (d - 1) * block * e}), gathered);
     EXPECT_EQ((Ledger::Entry{1, all * e, (d - 1) * block * e}), reduced);
     // DDP: one all-reduce, Φe in all, as much on the wire as a reduce-scatter and an all-gather (ZeRO-1).
-    dp->all_reduce(*stream, Reduction::sum(DType::fp32), gradients, gradients);
+    dp->all_reduce(*stream, comm::Reduction::sum(DType::fp32), gradients, gradients);
     EXPECT_EQ((Ledger::Entry{1, all * e, gathered.sent_bytes / 2 + reduced.sent_bytes}),
-              ledger.of("dp", Operation::all_reduce));
+              ledger.of("dp", comm::Operation::all_reduce));
     // DP: broadcast Φe, reduce Φe to the root.
     dp->broadcast(*stream, parameters, 0);
-    dp->reduce(*stream, Reduction::sum(DType::fp32), gradients, gradients, 0);
-    EXPECT_EQ(all * e, ledger.of("dp", Operation::broadcast).payload_bytes);
-    EXPECT_EQ((Ledger::Entry{1, all * e, me == 0 ? 0 : all * e}), ledger.of("dp", Operation::reduce));
+    dp->reduce(*stream, comm::Reduction::sum(DType::fp32), gradients, gradients, 0);
+    EXPECT_EQ(all * e, ledger.of("dp", comm::Operation::broadcast).payload_bytes);
+    EXPECT_EQ((Ledger::Entry{1, all * e, me == 0 ? 0 : all * e}), ledger.of("dp", comm::Operation::reduce));
     stream->synchronize();
     EXPECT_EQ(5U, ledger.entries().size()) << to_string(ledger);
     // With uneven blocks, the bytes of all ranks together follow the formula.
     ledger.clear();
     std::vector<float> odd(1001, 1.0F);
     const auto odd_bytes = std::as_writable_bytes(std::span(odd));
-    dp->all_reduce(*stream, Reduction::sum(DType::fp32), odd_bytes, odd_bytes);
-    std::vector<double> sent{static_cast<double>(ledger.of("dp", Operation::all_reduce).sent_bytes)};
+    dp->all_reduce(*stream, comm::Reduction::sum(DType::fp32), odd_bytes, odd_bytes);
+    std::vector<double> sent{static_cast<double>(ledger.of("dp", comm::Operation::all_reduce).sent_bytes)};
     const auto sent_bytes = std::as_writable_bytes(std::span(sent));
-    dp->all_reduce(*stream, Reduction::sum(DType::fp64), sent_bytes, sent_bytes);
+    dp->all_reduce(*stream, comm::Reduction::sum(DType::fp64), sent_bytes, sent_bytes);
     stream->synchronize();
     EXPECT_EQ(2.0 * static_cast<double>((d - 1) * 1001 * e), sent.front());
   });
@@ -453,7 +454,8 @@ TEST_P(CommunicatorContract, FoldingRoundsInTheOrderOfRanksIsOneRanksSum) {
         contributions.push_back(test::random_elements(dtype, block * ranks, first_seed() + j));
       Buffer mine(block * size_of(accumulator), std::byte{0x55});
       for (std::size_t j = me; j < kMicroBatches; j += ranks)
-        rank.comm->reduce_scatter(*stream, {.from = dtype, .to = accumulator, .onto = j >= ranks, .order = SumOrder::ranks},
+        rank.comm->reduce_scatter(*stream,
+                                  {.from = dtype, .to = accumulator, .onto = j >= ranks, .order = comm::SumOrder::ranks},
                                   contributions[j], mine);
       stream->synchronize();
       const auto want = test::fold_oracle({dtype, accumulator}, contributions, me * block, block);
@@ -468,12 +470,12 @@ TEST_P(CommunicatorContract, WrongArgumentsThrowAtOnce) {
     auto& comm = *rank.comm;
     const auto ranks = static_cast<std::size_t>(comm.size());
     Buffer small(8), all(8 * ranks), more(8 * ranks + 4);
-    const auto sum = Reduction::sum(DType::fp32);
+    const auto sum = comm::Reduction::sum(DType::fp32);
     EXPECT_THROW(comm.all_gather(*stream, small, more), Error);
     EXPECT_THROW(comm.reduce_scatter(*stream, sum, all, more), Error);
     EXPECT_THROW(comm.all_reduce(*stream, sum, bytes_of(all).first(3), bytes_of(all).first(3)), Error);
     EXPECT_THROW(comm.all_reduce(*stream, sum, bytes_of(more).first(8), bytes_of(more).subspan(4, 8)), Error) << "overlap";
-    EXPECT_THROW(comm.all_reduce(*stream, Reduction::sum(DType::i32), small, small), Error);
+    EXPECT_THROW(comm.all_reduce(*stream, comm::Reduction::sum(DType::i32), small, small), Error);
     EXPECT_THROW(comm.broadcast(*stream, small, comm.size()), Error);
     EXPECT_THROW(comm.send(*stream, small, -1, 0), Error);
     EXPECT_THROW(comm.send(*stream, small, 0, kMessageLanes), Error);
@@ -507,7 +509,7 @@ TEST_P(CommunicatorFailure, ARankThatDiesIsNamed) {
       const auto bytes = std::as_writable_bytes(std::span(data));
       const auto error = error_of([&] {
         for (int i = 0; i < 8; ++i) {
-          comm->all_reduce(*stream, Reduction::sum(DType::fp32), bytes, bytes);
+          comm->all_reduce(*stream, comm::Reduction::sum(DType::fp32), bytes, bytes);
           stream->synchronize();
         }
       });
@@ -539,7 +541,7 @@ TEST_P(CommunicatorFailure, WorkDroppedByAFailedStreamFailsTheOthers) {
     if (culprit) stream->submit([] { throw Error("out of luck"); });
     Buffer data(64);
     const auto error = error_of([&] {
-      rank.comm->all_reduce(*stream, Reduction::sum(DType::fp32), data, data);
+      rank.comm->all_reduce(*stream, comm::Reduction::sum(DType::fp32), data, data);
       stream->synchronize();
     });
     EXPECT_THAT(error, culprit ? HasSubstr("out of luck") : HasSubstr("rank 1 failed: call 1, all-reduce of 64 bytes"));
@@ -551,7 +553,7 @@ TEST_P(CommunicatorFailure, DifferentCollectivesAreSeen) {
     const auto stream = rank.device.make_stream("comm");
     const auto error = error_of([&] {
       Buffer data(rank.comm->rank() == 0 ? 64 : 128);
-      rank.comm->all_reduce(*stream, Reduction::sum(DType::fp32), data, data);
+      rank.comm->all_reduce(*stream, comm::Reduction::sum(DType::fp32), data, data);
       stream->synchronize();
     });
     EXPECT_THAT(error, HasSubstr("do not match"));
@@ -571,7 +573,7 @@ TEST_P(CommunicatorFailure, AHangBecomesAReport) {
       if (rank.comm->rank() == 1) {
         rank.comm->receive(*stream, data, 1, 3);  // no rank sends it
       } else {
-        rank.comm->all_reduce(*stream, Reduction::sum(DType::fp32), data, data);
+        rank.comm->all_reduce(*stream, comm::Reduction::sum(DType::fp32), data, data);
       }
       stream->synchronize();
     });

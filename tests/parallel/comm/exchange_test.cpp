@@ -9,78 +9,79 @@
 namespace terrace {
 namespace {
 
-constexpr Links kCluster{.ranks_per_node = 4, .within = 100, .between = 10, .within_latency_s = 1, .between_latency_s = 2};
+constexpr machine::Links kCluster{
+    .ranks_per_node = 4, .within = 100, .between = 10, .within_latency_s = 1, .between_latency_s = 2};
 
 TEST(Exchange, OnOneNodeEverythingIsWithinIt) {
-  const Exchange gather{Operation::all_gather, 400, 4, 1};
-  const auto bytes = link_bytes(kCluster, gather);
+  const map::Exchange gather{comm::Operation::all_gather, 400, 4, 1};
+  const auto bytes = map::link_bytes(kCluster, gather);
   EXPECT_DOUBLE_EQ(bytes.within, 300);
   EXPECT_DOUBLE_EQ(bytes.between, 0);
-  EXPECT_DOUBLE_EQ(seconds_of(kCluster, gather), 3 + 1 + 3 * 1) << "the ranks meet, then a ring";
-  EXPECT_DOUBLE_EQ(link_bytes({}, {Operation::all_gather, 400, 8, 1}).within, 350) << "no nodes: one machine";
+  EXPECT_DOUBLE_EQ(map::seconds_of(kCluster, gather), 3 + 1 + 3 * 1) << "the ranks meet, then a ring";
+  EXPECT_DOUBLE_EQ(map::link_bytes({}, {comm::Operation::all_gather, 400, 8, 1}).within, 350) << "no nodes: one machine";
 }
 
 TEST(Exchange, BetweenNodesANodesLinkCarriesWhatItsRanksLackOnce) {
-  const Exchange gather{Operation::all_gather, 800, 8, 1};  // two nodes of four
-  const auto bytes = link_bytes(kCluster, gather);
+  const map::Exchange gather{comm::Operation::all_gather, 800, 8, 1};  // two nodes of four
+  const auto bytes = map::link_bytes(kCluster, gather);
   EXPECT_DOUBLE_EQ(bytes.within, 600);       // every rank takes all but a fourth from its neighbours
   EXPECT_DOUBLE_EQ(bytes.between * 4, 400);  // per node: the other node's half
-  EXPECT_DOUBLE_EQ(seconds_of(kCluster, gather), 6 + 40 + 2 * (1 + 2)) << "the ranks meet, then the gather";
-  const Exchange scatter{Operation::reduce_scatter, 800, 8, 1}, reduce{Operation::all_reduce, 800, 8, 1};
-  EXPECT_DOUBLE_EQ(seconds_of(kCluster, scatter), seconds_of(kCluster, gather));
-  EXPECT_DOUBLE_EQ(seconds_of(kCluster, reduce), 2 * (6 + 40) + 3 * (1 + 2));
+  EXPECT_DOUBLE_EQ(map::seconds_of(kCluster, gather), 6 + 40 + 2 * (1 + 2)) << "the ranks meet, then the gather";
+  const map::Exchange scatter{comm::Operation::reduce_scatter, 800, 8, 1}, reduce{comm::Operation::all_reduce, 800, 8, 1};
+  EXPECT_DOUBLE_EQ(map::seconds_of(kCluster, scatter), map::seconds_of(kCluster, gather));
+  EXPECT_DOUBLE_EQ(map::seconds_of(kCluster, reduce), 2 * (6 + 40) + 3 * (1 + 2));
 }
 
 TEST(Exchange, SumsInRankOrderCrossTheNodesLinkOnceARank) {
-  const Exchange scatter{Operation::reduce_scatter, 800, 8, 1, SumOrder::ranks};
-  const auto bytes = link_bytes(kCluster, scatter);
+  const map::Exchange scatter{comm::Operation::reduce_scatter, 800, 8, 1, comm::SumOrder::ranks};
+  const auto bytes = map::link_bytes(kCluster, scatter);
   EXPECT_DOUBLE_EQ(bytes.within, 300);
   EXPECT_DOUBLE_EQ(bytes.between, 400);
-  EXPECT_DOUBLE_EQ(seconds_of(kCluster, scatter), 3 + 160 + (1 + 2) + 2);
+  EXPECT_DOUBLE_EQ(map::seconds_of(kCluster, scatter), 3 + 160 + (1 + 2) + 2);
 }
 
 TEST(Exchange, RanksThatLieApartShareTheirNodesLink) {
   // Ranks 0, 4, 8, 12: one on each of four nodes. Three more such collectives run beside it.
-  const Exchange reduce{Operation::all_reduce, 400, 4, 4};
-  const auto bytes = link_bytes(kCluster, reduce);
+  const map::Exchange reduce{comm::Operation::all_reduce, 400, 4, 4};
+  const auto bytes = map::link_bytes(kCluster, reduce);
   EXPECT_DOUBLE_EQ(bytes.within, 0);
   EXPECT_DOUBLE_EQ(bytes.between, 600);
-  EXPECT_DOUBLE_EQ(seconds_of(kCluster, reduce), 600 * 4 / 10.0 + 3 * 2 * 2) << "three times two rounds";
+  EXPECT_DOUBLE_EQ(map::seconds_of(kCluster, reduce), 600 * 4 / 10.0 + 3 * 2 * 2) << "three times two rounds";
 }
 
 // A small reduction between many nodes must not wait for as many messages in a row as there are nodes.
 TEST(Exchange, ManyNodesAreFewRounds) {
-  const Exchange reduce{Operation::all_reduce, 1024, 128, 4};
-  EXPECT_LT(seconds_of(kCluster, reduce) - link_bytes(kCluster, reduce).between * 4 / 10, 3 * 7 * 2 + 1e-9);
+  const map::Exchange reduce{comm::Operation::all_reduce, 1024, 128, 4};
+  EXPECT_LT(map::seconds_of(kCluster, reduce) - map::link_bytes(kCluster, reduce).between * 4 / 10, 3 * 7 * 2 + 1e-9);
 }
 
 // The formulas give what the transports send (sent_by_link walks their messages): for every rank if the number of nodes is a
 // power of two, and on average for any number.
 TEST(Exchange, TheFormulasAreWhatIsSent) {
   struct Kind {
-    Reduction reduction;
+    comm::Reduction reduction;
     std::uint64_t sum_bytes_of_an_element;
   };
-  const std::vector<Kind> kinds{{Reduction::sum(DType::fp32), 4},
-                                {Reduction::sum(DType::bf16), 4},
+  const std::vector<Kind> kinds{{comm::Reduction::sum(DType::fp32), 4},
+                                {comm::Reduction::sum(DType::bf16), 4},
                                 {{.from = DType::bf16, .to = DType::fp32, .onto = true}, 4},
-                                {Reduction::sum_of_blocks(), 1024},
-                                {Reduction::sum(DType::fp64), 8}};
+                                {comm::Reduction::sum_of_blocks(), 1024},
+                                {comm::Reduction::sum(DType::fp64), 8}};
   for (const int nodes : {1, 2, 3, 4, 7})
     for (const int each : {1, 2, 3}) {
       const int ranks = nodes * each;
       std::vector<int> machine_of_rank;
       for (int r = 0; r < ranks; ++r) machine_of_rank.push_back(r / each);
-      const auto machines = Machines::of(machine_of_rank);
-      const Links links{.ranks_per_node = static_cast<std::uint32_t>(each)};
-      const auto expect = [&](const Call& call, const Exchange& exchange) {
-        const auto formula = link_bytes(links, exchange);
+      const auto machines = comm::Machines::of(machine_of_rank);
+      const machine::Links links{.ranks_per_node = static_cast<std::uint32_t>(each)};
+      const auto expect = [&](const comm::Call& call, const map::Exchange& exchange) {
+        const auto formula = map::link_bytes(links, exchange);
         const auto what = to_string(call) + ", " + std::to_string(nodes) + " nodes of " + std::to_string(each);
         // If the number of nodes is no power of two, some nodes pass on more of a gather than others.
-        const bool alike = exchange.operation == Operation::reduce_scatter || (nodes & (nodes - 1)) == 0;
-        LinkBytes all;
+        const bool alike = exchange.operation == comm::Operation::reduce_scatter || (nodes & (nodes - 1)) == 0;
+        map::LinkBytes all;
         for (int r = 0; r < ranks; ++r) {
-          const auto sent = sent_by_link(call, r, machines);
+          const auto sent = comm::sent_by_link(call, r, machines);
           all += {static_cast<double>(sent.within) / ranks, static_cast<double>(sent.between) / ranks};
           EXPECT_NEAR(static_cast<double>(sent.within), formula.within, 1e-6) << what;
           EXPECT_NEAR(static_cast<double>(sent.between), formula.between, alike ? 1e-6 : formula.between) << what;
@@ -90,17 +91,19 @@ TEST(Exchange, TheFormulasAreWhatIsSent) {
       const auto size = static_cast<std::uint32_t>(ranks);
       const auto count = 12U * size;
       for (auto [reduction, wide] : kinds)
-        for (const auto order : {SumOrder::machines, SumOrder::ranks}) {
+        for (const auto order : {comm::SumOrder::machines, comm::SumOrder::ranks}) {
           reduction.order = order;
           std::vector<std::byte> from(count * reduction.from_bytes()), to(count * reduction.to_bytes());
-          const Call scatter{.operation = Operation::reduce_scatter, .reduction = reduction, .from = {from}, .to = {to}};
-          expect(scatter, {Operation::reduce_scatter, from.size(), size, 1, order, count * wide});
+          const comm::Call scatter{
+              .operation = comm::Operation::reduce_scatter, .reduction = reduction, .from = {from}, .to = {to}};
+          expect(scatter, {comm::Operation::reduce_scatter, from.size(), size, 1, order, count * wide});
           if (reduction.from != reduction.to || reduction.blocks) continue;
-          const Call reduce{.operation = Operation::all_reduce, .reduction = reduction, .from = {from}, .to = {to}};
-          expect(reduce, {Operation::all_reduce, from.size(), size, 1, order, count * wide});
+          const comm::Call reduce{.operation = comm::Operation::all_reduce, .reduction = reduction, .from = {from}, .to = {to}};
+          expect(reduce, {comm::Operation::all_reduce, from.size(), size, 1, order, count * wide});
         }
       std::vector<std::byte> mine(12), all(12 * size);
-      expect({.operation = Operation::all_gather, .from = {mine}, .to = {all}}, {Operation::all_gather, all.size(), size, 1});
+      expect({.operation = comm::Operation::all_gather, .from = {mine}, .to = {all}},
+             {comm::Operation::all_gather, all.size(), size, 1});
     }
 }
 
@@ -113,7 +116,7 @@ TEST(Exchange, AProgramsUsesDoNotGrowWithTheRanks) {
     o.data = {.ranks = ranks, .zero = 3};
     const auto model = toy::make_model(o.sizes);
     auto request = toy::request_of(o);
-    request.chunk_elements = Layout::kBlockElements;
+    request.chunk_elements = memory::Layout::kBlockElements;
     const auto p = plan(model, request, o.profile);
     EXPECT_TRUE(p.fits) << p.refusal.why;
     const StepMap map(model, p.map);

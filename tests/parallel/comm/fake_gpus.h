@@ -17,14 +17,15 @@
 namespace terrace::test {
 
 // The kernel as a GPU would run it, on the thread of the fake stream.
-inline std::function<void(CudaStreamHandle, const cuda::FoldWork&)> emulated_fold(std::shared_ptr<CudaRuntime> runtime) {
-  const FakeKernel kernel = [](const CudaLaunch& launch) {
+inline std::function<void(cuda::CudaStreamHandle, const cuda::FoldWork&)> emulated_fold(
+    std::shared_ptr<cuda::CudaRuntime> runtime) {
+  const FakeKernel kernel = [](const cuda::CudaLaunch& launch) {
     thread_local std::minstd_rand schedules(std::random_device{}());
     EmulatedCounts counts;
     cuda::fold_ranks(EmulatedLauncher{.counts = &counts, .schedule = schedules() % 8},
                      *static_cast<const cuda::FoldWork*>(launch.arguments));
   };
-  return [runtime = std::move(runtime), kernel](CudaStreamHandle stream, const cuda::FoldWork& work) {
+  return [runtime = std::move(runtime), kernel](cuda::CudaStreamHandle stream, const cuda::FoldWork& work) {
     runtime->launch({.kernel = reinterpret_cast<const void*>(kernel), .arguments = &work, .argument_bytes = sizeof work},
                     stream);
   };
@@ -39,11 +40,12 @@ struct FakeGpuRank {
   std::function<void()> before_fold = {};  // runs on the GPU
 
   explicit FakeGpuRank(ThreadPool& pool)
-      : device(make_device_on(runtime, pool, {}, [](CudaRuntime&, Device& d) { return make_cpu_math(d.pool()); })) {}
-  [[nodiscard]] NcclParts parts() const {
+      : device(cuda::make_device_on(runtime, pool, {}, [](cuda::CudaRuntime&, Device& d) { return make_cpu_math(d.pool()); })) {
+  }
+  [[nodiscard]] comm::NcclParts parts() const {
     auto fold = emulated_fold(runtime);
     if (before_fold)
-      fold = [before = before_fold, fold, gpu = runtime](CudaStreamHandle stream, const cuda::FoldWork& work) {
+      fold = [before = before_fold, fold, gpu = runtime](cuda::CudaStreamHandle stream, const cuda::FoldWork& work) {
         gpu->launch_touching(stream, {.name = "what comes before a fold"}, before);
         fold(stream, work);
       };
@@ -65,9 +67,9 @@ inline Outcome on_fake_gpus(
       ThreadPool pool(1);
       FakeGpuRank gpu(pool);
       prepare(static_cast<int>(r), gpu);
-      auto transport = std::make_shared<NcclTransport>(release_transport(std::move(hosts[r])),
-                                                       release_transport(std::move(letters[r])), gpu.parts());
-      outcome[r] = outcome_of(body, make_communicator(std::move(transport)), *gpu.device);
+      auto transport = std::make_shared<comm::NcclTransport>(comm::release_transport(std::move(hosts[r])),
+                                                             comm::release_transport(std::move(letters[r])), gpu.parts());
+      outcome[r] = outcome_of(body, comm::make_communicator(std::move(transport)), *gpu.device);
     });
   }
   for (auto& thread : threads) thread.join();

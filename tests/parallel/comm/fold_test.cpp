@@ -25,13 +25,13 @@ const std::vector<std::pair<DType, DType>> kTypes = {
     {DType::fp32, DType::fp32}, {DType::fp64, DType::fp64}, {DType::bf16, DType::bf16}, {DType::bf16, DType::fp32}};
 
 TEST(Fold, EveryInstructionSetFoldsToTheSameBits) {
-  for (int table = 0; table < folding::kKernelTables; ++table) {
-    const auto* const kernels = folding::kernels_if_supported(table);
+  for (int table = 0; table < comm::folding::kKernelTables; ++table) {
+    const auto* const kernels = comm::folding::kernels_if_supported(table);
     if (!kernels) continue;
     for (std::size_t types = 0; types < kTypes.size(); ++types) {
       for (int variant = 0; variant < 4; ++variant) {
         const auto [from_dtype, to_dtype] = kTypes[types];
-        const Reduction r{from_dtype, to_dtype, variant & 1 ? Fold::max : Fold::sum, (variant & 2) != 0};
+        const comm::Reduction r{from_dtype, to_dtype, variant & 1 ? comm::Fold::max : comm::Fold::sum, (variant & 2) != 0};
         for (const std::size_t count : {0U, 1U, 7U, 15U, 16U, 17U, 63U, 64U, 65U, 131U, 1000U, 5000U}) {
           for (const std::size_t sources : {1U, 2U, 3U, 8U}) {
             const auto seed = count * 100 + sources;
@@ -41,9 +41,10 @@ TEST(Fold, EveryInstructionSetFoldsToTheSameBits) {
             for (const auto& buffer : from) pointers.push_back(buffer.data());
             Buffer to = test::random_elements(r.to, count, seed + 5);
             const auto want = test::fold_oracle(r, from, 0, count, to);
-            kernels->kernel[types][r.fold == Fold::max][r.onto](to.data(), pointers.data(), static_cast<int>(sources),
-                                                                static_cast<std::int64_t>(count));
-            ASSERT_TRUE(want == to) << kernels->name << ", " << to_string(r) << ", " << count << " elements of " << sources;
+            kernels->kernel[types][r.fold == comm::Fold::max][r.onto](to.data(), pointers.data(), static_cast<int>(sources),
+                                                                      static_cast<std::int64_t>(count));
+            ASSERT_TRUE(want == to) << kernels->name << ", " << comm::to_string(r) << ", " << count << " elements of "
+                                    << sources;
           }
         }
       }
@@ -56,7 +57,7 @@ TEST(Fold, PastTheCacheTheBitsAreTheSame) {
   constexpr std::size_t kBefore = 256, kFill = 0x5a;
   for (const auto& [from_dtype, to_dtype] : kTypes)
     for (int variant = 0; variant < 4; ++variant) {
-      const Reduction r{from_dtype, to_dtype, variant & 1 ? Fold::max : Fold::sum, (variant & 2) != 0};
+      const comm::Reduction r{from_dtype, to_dtype, variant & 1 ? comm::Fold::max : comm::Fold::sum, (variant & 2) != 0};
       for (const std::size_t count : {0U, 1U, 15U, 63U, 64U, 65U, 200U, 1000U, 5000U})
         for (const std::size_t offset : {0U, 1U, 2U, 8U, 16U, 24U, 63U}) {
           std::vector<Buffer> from;
@@ -67,8 +68,8 @@ TEST(Fold, PastTheCacheTheBitsAreTheSame) {
           Buffer all(kBefore + held.size() + 256, std::byte{kFill});
           std::byte* to = all.data() + 64 - reinterpret_cast<std::uintptr_t>(all.data()) % 64 + offset;
           std::copy(held.begin(), held.end(), to);
-          fold_past_cache(r, to, pointers, static_cast<std::int64_t>(count));
-          ASSERT_EQ(0, std::memcmp(want.data(), to, want.size())) << to_string(r) << ", " << count << " at " << offset;
+          comm::fold_past_cache(r, to, pointers, static_cast<std::int64_t>(count));
+          ASSERT_EQ(0, std::memcmp(want.data(), to, want.size())) << comm::to_string(r) << ", " << count << " at " << offset;
           ASSERT_TRUE(std::all_of(all.data(), to, [](std::byte b) { return b == std::byte{kFill}; }));
           ASSERT_TRUE(
               std::all_of(to + want.size(), all.data() + all.size(), [](std::byte b) { return b == std::byte{kFill}; }));
@@ -77,13 +78,13 @@ TEST(Fold, PastTheCacheTheBitsAreTheSame) {
 }
 
 TEST(Fold, EveryInstructionSetWritesTheSameBitsPastTheCache) {
-  for (int table = 0; table < folding::kKernelTables; ++table) {
-    const auto* const kernels = folding::kernels_if_supported(table);
+  for (int table = 0; table < comm::folding::kKernelTables; ++table) {
+    const auto* const kernels = comm::folding::kernels_if_supported(table);
     if (!kernels) continue;
     for (std::size_t types = 0; types < kTypes.size(); ++types)
       for (const bool max : {false, true})
         for (const std::size_t count : {0U, 7U, 64U, 131U, 5000U}) {
-          const Reduction r{kTypes[types].first, kTypes[types].second, max ? Fold::max : Fold::sum};
+          const comm::Reduction r{kTypes[types].first, kTypes[types].second, max ? comm::Fold::max : comm::Fold::sum};
           std::vector<Buffer> from;
           std::vector<const void*> pointers;
           for (std::uint64_t s = 0; s < 4; ++s) from.push_back(test::random_elements(r.from, count, count + s));
@@ -91,19 +92,19 @@ TEST(Fold, EveryInstructionSetWritesTheSameBitsPastTheCache) {
           alignas(64) std::array<std::byte, 5000 * 8> to = {};
           kernels->past_cache[types][max](to.data(), pointers.data(), 4, static_cast<std::int64_t>(count));
           const auto want = test::fold_oracle(r, from, 0, count);
-          ASSERT_EQ(0, std::memcmp(want.data(), to.data(), want.size())) << kernels->name << ", " << to_string(r);
+          ASSERT_EQ(0, std::memcmp(want.data(), to.data(), want.size())) << kernels->name << ", " << comm::to_string(r);
         }
   }
 }
 
 TEST(Fold, InPlaceOfAnySource) {
-  const auto r = Reduction::sum(DType::bf16);
+  const auto r = comm::Reduction::sum(DType::bf16);
   for (std::size_t place = 0; place < 3; ++place) {
     std::vector<Buffer> from;
     for (std::uint64_t s = 0; s < 3; ++s) from.push_back(test::random_elements(r.from, 333, s));
     const auto want = test::fold_oracle(r, from, 0, 333);
     const std::vector<const std::byte*> pointers = {from[0].data(), from[1].data(), from[2].data()};
-    fold(r, from[place].data(), pointers, 333);
+    comm::fold(r, from[place].data(), pointers, 333);
     EXPECT_TRUE(want == from[place]) << place;
   }
 }
@@ -115,14 +116,14 @@ TEST(Fold, ANaNIsNeverTheSmaller) {
   b[39] = nan;
   const std::vector<const std::byte*> pointers = {reinterpret_cast<const std::byte*>(a.data()),
                                                   reinterpret_cast<const std::byte*>(b.data())};
-  fold(Reduction::max(DType::fp32), reinterpret_cast<std::byte*>(to.data()), pointers, 40);
+  comm::fold(comm::Reduction::max(DType::fp32), reinterpret_cast<std::byte*>(to.data()), pointers, 40);
   EXPECT_TRUE(std::isnan(to[3]) && std::isnan(to[39]));
   EXPECT_EQ(2.0F, to[0]);
 }
 
 TEST(Fold, EveryInstructionSetSumsBlocksToTheSameBits) {
-  for (int table = 0; table < folding::kKernelTables; ++table) {
-    const auto* const kernels = folding::kernels_if_supported(table);
+  for (int table = 0; table < comm::folding::kKernelTables; ++table) {
+    const auto* const kernels = comm::folding::kernels_if_supported(table);
     if (!kernels) continue;
     for (const std::size_t blocks : {0U, 1U, 3U})
       for (const std::size_t sources : {1U, 2U, 5U})
@@ -134,13 +135,13 @@ TEST(Fold, EveryInstructionSetSumsBlocksToTheSameBits) {
           for (const auto& buffer : from) pointers.push_back(buffer.data());
           auto to = test::random_floats(blocks * test::kOracleBlock, 99);
           const auto want = test::fold_blocks_oracle(from, 0, blocks, onto ? to : std::vector<float>{});
-          kernels->kernel[folding::block8_to_fp32][0][onto](to.data(), pointers.data(), static_cast<int>(sources),
-                                                            static_cast<std::int64_t>(blocks));
+          kernels->kernel[comm::folding::block8_to_fp32][0][onto](to.data(), pointers.data(), static_cast<int>(sources),
+                                                                  static_cast<std::int64_t>(blocks));
           ASSERT_EQ(want, to) << kernels->name << ", " << blocks << " blocks of " << sources;
         }
   }
-  EXPECT_FALSE(is_supported({.fold = Fold::max, .blocks = true}));
-  EXPECT_FALSE(is_supported({.from = DType::bf16, .to = DType::bf16, .blocks = true}));
+  EXPECT_FALSE(comm::is_supported({.fold = comm::Fold::max, .blocks = true}));
+  EXPECT_FALSE(comm::is_supported({.from = DType::bf16, .to = DType::bf16, .blocks = true}));
 }
 
 // The bits are those of the specification, in place or not, and the error stays within its bound.
@@ -159,18 +160,18 @@ TEST(Block8, PacksAndUnpacksAsSpecified) {
   x[8 * test::kOracleBlock] = 0x1p127F;
   const auto want = test::pack_oracle(x);
   Buffer packed(want.size());
-  pack_block8(packed.data(), DType::fp32, reinterpret_cast<const std::byte*>(x.data()), kBlocks);
+  math::pack_block8(packed.data(), DType::fp32, reinterpret_cast<const std::byte*>(x.data()), kBlocks);
   EXPECT_TRUE(want == packed);
   auto in_place = x;
-  pack_block8(reinterpret_cast<std::byte*>(in_place.data()), DType::fp32, reinterpret_cast<const std::byte*>(in_place.data()),
-              kBlocks);
+  math::pack_block8(reinterpret_cast<std::byte*>(in_place.data()), DType::fp32,
+                    reinterpret_cast<const std::byte*>(in_place.data()), kBlocks);
   EXPECT_EQ(0, std::memcmp(in_place.data(), want.data(), want.size()));
 
   const auto unpacked = test::unpack_oracle(want);
   Buffer tail(kCount * sizeof(float));  // unpacked over itself
   std::byte* const last = tail.data() + tail.size() - want.size();
   std::memcpy(last, want.data(), want.size());
-  unpack_block8(DType::fp32, tail.data(), last, kBlocks);
+  math::unpack_block8(DType::fp32, tail.data(), last, kBlocks);
   EXPECT_EQ(0, std::memcmp(tail.data(), unpacked.data(), tail.size()));
   for (std::size_t i = 0; i < kCount; ++i) {
     const auto block = i / test::kOracleBlock;
@@ -190,10 +191,10 @@ TEST(Block8, PacksAndUnpacksAsSpecified) {
     widened[i] = static_cast<float>(narrow[i]);
   }
   Buffer of_bf16(want.size()), back(kCount * sizeof(bf16));
-  pack_block8(of_bf16.data(), DType::bf16, reinterpret_cast<const std::byte*>(narrow.data()), kBlocks);
+  math::pack_block8(of_bf16.data(), DType::bf16, reinterpret_cast<const std::byte*>(narrow.data()), kBlocks);
   EXPECT_TRUE(test::pack_oracle(widened) == of_bf16);
   std::memcpy(back.data() + back.size() - of_bf16.size(), of_bf16.data(), of_bf16.size());
-  unpack_block8(DType::bf16, back.data(), back.data() + back.size() - of_bf16.size(), kBlocks);
+  math::unpack_block8(DType::bf16, back.data(), back.data() + back.size() - of_bf16.size(), kBlocks);
   const auto rounded = test::unpack_oracle(of_bf16);
   for (std::size_t i = 0; i < kCount; ++i) {
     if (std::isnan(rounded[i])) continue;
@@ -211,11 +212,11 @@ TEST(Narrow, IsWithinItsBoundAndSumsAre) {
   auto narrow = wide;
   for (std::size_t r = 0; r < kRanks; ++r) {
     for (std::size_t i = 0; i < kCount; ++i) {
-      const auto bits = random_below(kSeed, r, i, 1U << 20);
+      const auto bits = math::random_below(kSeed, r, i, 1U << 20);
       wide[r][i] = std::ldexp(static_cast<float>(bits) - (1 << 19), static_cast<int>(i % 60) - 40);
     }
     narrow[r] = wide[r];
-    narrow_in_place(reinterpret_cast<std::byte*>(narrow[r].data()), kCount);
+    math::narrow_in_place(reinterpret_cast<std::byte*>(narrow[r].data()), kCount);
     sources.push_back(reinterpret_cast<const std::byte*>(narrow[r].data()));
     for (std::size_t i = 0; i < kCount; ++i) {
       bf16 got;
@@ -225,7 +226,7 @@ TEST(Narrow, IsWithinItsBoundAndSumsAre) {
     }
   }
   std::vector<float> sums(kCount);
-  fold({DType::bf16, DType::fp32, Fold::sum, false}, reinterpret_cast<std::byte*>(sums.data()), sources, kCount);
+  comm::fold({DType::bf16, DType::fp32, comm::Fold::sum, false}, reinterpret_cast<std::byte*>(sums.data()), sources, kCount);
   for (std::size_t i = 0; i < kCount; ++i) {
     double sum = 0, magnitudes = 0;
     for (const auto& of : wide) sum += of[i], magnitudes += std::abs(of[i]);
@@ -233,7 +234,7 @@ TEST(Narrow, IsWithinItsBoundAndSumsAre) {
   }
   std::vector<float> special{std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), std::nanf(""),
                              -0.0F};
-  narrow_in_place(reinterpret_cast<std::byte*>(special.data()), 4);
+  math::narrow_in_place(reinterpret_cast<std::byte*>(special.data()), 4);
   std::vector<bf16> kept(4);
   std::memcpy(static_cast<void*>(kept.data()), special.data(), 4 * sizeof(bf16));
   EXPECT_EQ(static_cast<float>(kept[0]), std::numeric_limits<float>::infinity());

@@ -19,7 +19,7 @@ int main() {
   try {
     for (int i = 0; i < 10; ++i) {
       if (world->rank() == 1 && i == 3) kill(getpid(), SIGKILL);
-      world->all_reduce(*stream, Reduction::sum(DType::fp32), data, data);
+      world->all_reduce(*stream, comm::Reduction::sum(DType::fp32), data, data);
       stream->synchronize();
     }
   } catch (const std::exception& error) {

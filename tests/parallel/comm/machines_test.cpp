@@ -11,19 +11,19 @@
 namespace terrace {
 namespace {
 
-Machines machines_of(const std::vector<int>& sizes) {
+comm::Machines machines_of(const std::vector<int>& sizes) {
   std::vector<int> of_rank;
   for (std::size_t m = 0; m < sizes.size(); ++m)
     of_rank.insert(of_rank.end(), static_cast<std::size_t>(sizes[m]), static_cast<int>(m));
-  return Machines::of(of_rank);
+  return comm::Machines::of(of_rank);
 }
 
-float sum(const Machines& machines, const std::vector<float>& terms, const float* old = nullptr,
-          SumOrder order = SumOrder::machines) {
+float sum(const comm::Machines& machines, const std::vector<float>& terms, const float* old = nullptr,
+          comm::SumOrder order = comm::SumOrder::machines) {
   std::vector<const std::byte*> from;
   for (const auto& term : terms) from.push_back(reinterpret_cast<const std::byte*>(&term));
   float to = old ? *old : -1;
-  fold(machines, {.onto = old != nullptr, .order = order}, reinterpret_cast<std::byte*>(&to), from, 1);
+  comm::fold(machines, {.onto = old != nullptr, .order = order}, reinterpret_cast<std::byte*>(&to), from, 1);
   return to;
 }
 
@@ -37,7 +37,7 @@ TEST(Machines, TheOrderWrittenOut) {
   EXPECT_EQ(sum(machines_of({3, 3, 1}), c), (((c[0] + c[1]) + c[2]) + ((c[3] + c[4]) + c[5])) + c[6]);
   EXPECT_EQ(sum(machines_of({2, 1, 1, 1, 2}), c), (((c[0] + c[1]) + c[2]) + (c[3] + c[4])) + (c[5] + c[6]));
   EXPECT_EQ(sum(machines_of({2, 1, 1, 1, 2}), c, &old), old + ((((c[0] + c[1]) + c[2]) + (c[3] + c[4])) + (c[5] + c[6])));
-  EXPECT_EQ(sum(machines_of({3, 4}), c, nullptr, SumOrder::ranks), sum(machines_of({7}), c));
+  EXPECT_EQ(sum(machines_of({3, 4}), c, nullptr, comm::SumOrder::ranks), sum(machines_of({7}), c));
   EXPECT_NE(sum(machines_of({3, 4}), c), sum(machines_of({7}), c)) << "the values do not tell the orders apart";
 }
 
@@ -46,14 +46,14 @@ TEST(Machines, ABf16ResultIsRoundedOnce) {
   std::vector<const std::byte*> from;
   for (const auto& term : c) from.push_back(reinterpret_cast<const std::byte*>(&term));
   bf16 to;
-  fold(machines_of({2, 2}), Reduction::sum(DType::bf16), reinterpret_cast<std::byte*>(&to), from, 1);
+  comm::fold(machines_of({2, 2}), comm::Reduction::sum(DType::bf16), reinterpret_cast<std::byte*>(&to), from, 1);
   EXPECT_EQ(static_cast<float>(to), 1 + 0x1p-7F);
 }
 
 TEST(Machines, RanksThatAreNotNeighboursAreMachinesOfTheirOwn) {
   const std::vector<int> alternating{0, 1, 0, 1};
-  EXPECT_EQ(Machines::of(alternating).count(), 4);
-  EXPECT_EQ(Machines::one(4).count(), 1);
+  EXPECT_EQ(comm::Machines::of(alternating).count(), 4);
+  EXPECT_EQ(comm::Machines::one(4).count(), 1);
 }
 
 TEST(Machines, EveryBlockHasOneDeputyOnEachMachine) {
@@ -108,9 +108,9 @@ TEST(Machines, TheRoundsMakeTheOrderAndSendEveryBlockOnce) {
     for (const int blocks : sent) EXPECT_EQ(blocks, k - 1) << k;
     for (std::size_t round = 0; round < gives.size(); ++round)
       waited += std::max(std::ranges::max(gives[round]), std::ranges::max(takes[round]));
-    EXPECT_LE(waited, busiest_blocks(k)) << k;
-    EXPECT_TRUE((k & (k - 1)) != 0 || busiest_blocks(k) == k - 1) << k;
-    EXPECT_LE(busiest_blocks(k), 2.5 * (k - 1)) << k;
+    EXPECT_LE(waited, comm::busiest_blocks(k)) << k;
+    EXPECT_TRUE((k & (k - 1)) != 0 || comm::busiest_blocks(k) == k - 1) << k;
+    EXPECT_LE(comm::busiest_blocks(k), 2.5 * (k - 1)) << k;
   }
 }
 

@@ -35,7 +35,7 @@ void twenty_sums(Rank& rank) {
   const auto stream = rank.device.make_stream("comm");
   std::vector<float> data(5000, 1.0F);
   const auto bytes = std::as_writable_bytes(std::span(data));
-  for (int i = 0; i < 20; ++i) rank.comm->all_reduce(*stream, Reduction::sum(DType::fp32), bytes, bytes);
+  for (int i = 0; i < 20; ++i) rank.comm->all_reduce(*stream, comm::Reduction::sum(DType::fp32), bytes, bytes);
   stream->synchronize();
 }
 
@@ -96,7 +96,7 @@ TEST_F(NcclTest, HostMemoryGoesThroughTheHost) {
     TwoMemories data(rank);
     for (const auto span : {std::span(data.on_host), data.on_device()}) {
       const auto bytes = std::as_writable_bytes(span);
-      rank.comm->all_reduce(*stream, Reduction::sum(DType::fp32), bytes, bytes);
+      rank.comm->all_reduce(*stream, comm::Reduction::sum(DType::fp32), bytes, bytes);
     }
     stream->synchronize();
     for (int i = 0; i < 64; ++i) {
@@ -114,7 +114,7 @@ TEST_F(NcclTest, ASpanBetweenHostAndGpuIsRefused) {
     const auto stream = rank.device.make_stream("comm");
     TwoMemories data(rank);
     const auto from = std::as_bytes(std::span(data.on_host));
-    rank.comm->all_reduce(*stream, Reduction::sum(DType::fp32), from, std::as_writable_bytes(data.on_device()));
+    rank.comm->all_reduce(*stream, comm::Reduction::sum(DType::fp32), from, std::as_writable_bytes(data.on_device()));
     stream->synchronize();
   });
   for (std::size_t r = 0; r < outcome.size(); ++r)
@@ -132,8 +132,8 @@ void sums_of_many_pieces(Rank& rank) {
   for (std::size_t i = 0; i < data.size(); ++i)
     data[i] = static_cast<float>((rank.comm->rank() + 1) * static_cast<int>(i % 97));
   const auto from = std::as_bytes(std::span(data));
-  rank.comm->reduce_scatter(*stream, Reduction::sum(DType::fp32), from, std::as_writable_bytes(std::span(mine)));
-  rank.comm->all_reduce(*stream, Reduction::sum(DType::fp32), from, std::as_writable_bytes(std::span(all)));
+  rank.comm->reduce_scatter(*stream, comm::Reduction::sum(DType::fp32), from, std::as_writable_bytes(std::span(mine)));
+  rank.comm->all_reduce(*stream, comm::Reduction::sum(DType::fp32), from, std::as_writable_bytes(std::span(all)));
   stream->synchronize();
   const auto first = each * static_cast<std::size_t>(rank.comm->rank());
   for (std::size_t i = 0; i < each; ++i) ASSERT_EQ(mine[i], total * static_cast<float>((first + i) % 97)) << i;

@@ -60,8 +60,8 @@ inline Buffer random_bytes(std::size_t bytes, std::uint64_t seed) {
 }
 
 template <class A>
-A folded(Fold fold, A a, A b) {
-  if (fold == Fold::sum) return a + b;
+A folded(comm::Fold fold, A a, A b) {
+  if (fold == comm::Fold::sum) return a + b;
   if (std::isnan(a)) return a;
   return a > b ? a : b;
 }
@@ -78,7 +78,7 @@ inline MachineSizes machine_sizes(std::size_t ranks, int ranks_per_machine) {
 // The sum of machines [first, first + count): the left part has the greatest power of two that leaves at least one machine for
 // the right part.
 template <class A, class OfMachine>
-A tree_oracle(Fold fold, std::size_t first, std::size_t count, const OfMachine& of_machine) {
+A tree_oracle(comm::Fold fold, std::size_t first, std::size_t count, const OfMachine& of_machine) {
   if (count == 1) return of_machine(first);
   std::size_t left = 1;
   while (2 * left < count) left *= 2;
@@ -88,7 +88,7 @@ A tree_oracle(Fold fold, std::size_t first, std::size_t count, const OfMachine& 
 
 // One element in the order of its machines: x(s) is contribution s, widened.
 template <class A, class X>
-A element_oracle(Fold fold, const MachineSizes& sizes, std::size_t ranks, const A* old, const X& x) {
+A element_oracle(comm::Fold fold, const MachineSizes& sizes, std::size_t ranks, const A* old, const X& x) {
   if (sizes.size() <= 1) {
     A sum = old ? folded(fold, *old, x(0)) : x(0);
     for (std::size_t s = 1; s < ranks; ++s) sum = folded(fold, sum, x(s));
@@ -105,9 +105,9 @@ A element_oracle(Fold fold, const MachineSizes& sizes, std::size_t ranks, const 
 }
 
 // Folds elements [begin, begin + count) of all contributions.
-inline Buffer fold_oracle(const Reduction& r, const std::vector<Buffer>& from, std::size_t begin, std::size_t count,
+inline Buffer fold_oracle(const comm::Reduction& r, const std::vector<Buffer>& from, std::size_t begin, std::size_t count,
                           const Buffer& onto = {}, const MachineSizes& machines = {}) {
-  const auto sizes = r.order == SumOrder::ranks ? MachineSizes{} : machines;
+  const auto sizes = r.order == comm::SumOrder::ranks ? MachineSizes{} : machines;
   Buffer to(count * size_of(r.to));
   for (std::size_t i = 0; i < count; ++i) {
     if (r.from == DType::fp64) {
@@ -178,7 +178,7 @@ inline std::vector<float> fold_blocks_oracle(const std::vector<Buffer>& from, st
                        contribution.begin() + static_cast<std::ptrdiff_t>((begin + blocks) * kOracleBlockBytes)}));
   std::vector<float> sum(blocks * kOracleBlock);
   for (std::size_t i = 0; i < sum.size(); ++i)
-    sum[i] = element_oracle<float>(Fold::sum, machines, from.size(), onto.empty() ? nullptr : &onto[i],
+    sum[i] = element_oracle<float>(comm::Fold::sum, machines, from.size(), onto.empty() ? nullptr : &onto[i],
                                    [&](std::size_t s) { return unpacked[s][i]; });
   return sum;
 }

@@ -160,19 +160,19 @@ TEST_F(ExpertRanks, LedgerEqualsTheFormula) {
     o.store = new_store();
     const auto all = run_all(o);
     for (const auto& one : all) {
-      const auto& moved = one.step.of("ep", Operation::all_to_all);
+      const auto& moved = one.step.of("ep", comm::Operation::all_to_all);
       const auto calls = o.config.layers * micro_batches;
       EXPECT_EQ(moved.calls, 4 * calls);
       EXPECT_EQ(moved.payload_bytes, 4 * calls * tokens * chosen * hidden * sizeof(double));
       EXPECT_EQ(moved.sent_bytes, 4 * calls * tokens * chosen * hidden * sizeof(double) * (ranks - 1) / ranks);
-      const auto& told = one.step.of("ep", Operation::all_gather);
+      const auto& told = one.step.of("ep", comm::Operation::all_gather);
       EXPECT_EQ(told.calls, calls);
       EXPECT_EQ(told.payload_bytes, calls * ranks * count * sizeof(double));
       std::uint64_t in_common = 0;
       for (const auto& [name, values] : one.weights)
         if (name.find("experts.") == std::string::npos) in_common += values.size() * sizeof(double);
       const auto tied = one.weights.at("transformer.wte.weight").size() * sizeof(double);  // it has two gradients
-      EXPECT_EQ(one.step.of("expert", Operation::all_reduce).payload_bytes, in_common + tied);
+      EXPECT_EQ(one.step.of("expert", comm::Operation::all_reduce).payload_bytes, in_common + tied);
     }
   }
 }
@@ -253,7 +253,7 @@ TEST_F(ExpertRanks, PackedSecondMomentsGoWithTheirExperts) {
 TEST(ExpertRows, BlocksOfAllRanksFitTogether) {
   const std::uint64_t seed = 11;
   for (std::uint64_t draw = 0; draw < 200; ++draw) {
-    const auto below = [&](std::uint64_t what, std::uint64_t n) { return random_below(seed, draw, what, n); };
+    const auto below = [&](std::uint64_t what, std::uint64_t n) { return math::random_below(seed, draw, what, n); };
     const auto ranks = static_cast<std::uint32_t>(1 + below(0, 5)), each = static_cast<std::uint32_t>(1 + below(1, 4));
     const Routing routing{.experts = std::int64_t{ranks} * each, .chosen = 1, .shared = static_cast<std::int64_t>(below(2, 3))};
     const std::int64_t tokens = 16, width = 3;

@@ -156,8 +156,8 @@ TEST_F(ExpertRuns, CostsOfLayersThatRouteAreThoseOfTheProfile) {
   const StepMap map(model, planned.map);
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(o.batch.tokens()) * o.micro_batches, 1);
   const MachineProfile profile;
-  ProfileCosts estimated(map, profile), measured(map, profile);
-  measure_costs(measured, map, planned.programs.steady, *device, *optimizer, {.tokens = tokens, .targets = tokens});
+  walk::ProfileCosts estimated(map, profile), measured(map, profile);
+  run::measure_costs(measured, map, planned.programs.steady, *device, *optimizer, {.tokens = tokens, .targets = tokens});
   for (const auto& action : planned.programs.steady.actions) {
     if (!is_layer_action(action.op)) continue;
     const bool routes = model.layers[action.layer]->facts().report_size > 0;
@@ -176,7 +176,7 @@ TEST_F(ExpertRuns, AnExpertCostsItsOwnRows) {
   const auto planned = plan(model, request, {});
   const StepMap map(model, planned.map);
   MachineProfile profile;
-  const ProfileCosts costs(map, profile);
+  const walk::ProfileCosts costs(map, profile);
   const auto& c = o.config;
   const double rows = 2.0 * static_cast<double>(o.batch.tokens()) / 16, number = size_of(c.dtype);
   std::size_t experts = 0;
@@ -186,7 +186,7 @@ TEST_F(ExpertRuns, AnExpertCostsItsOwnRows) {
       continue;
     double weights = 0;
     for (const auto& use : map.uses(a))
-      if (map.chunks()[use.chunk].role == Role::state) weights += static_cast<double>(map.chunks()[use.chunk].bytes);
+      if (map.chunks()[use.chunk].role == map::Role::state) weights += static_cast<double>(map.chunks()[use.chunk].bytes);
     const double flops = 2 * rows * static_cast<double>(c.hidden * c.ffn) * 3;
     const double bytes = weights + rows * number * static_cast<double>(2 * c.hidden + 4 * c.ffn);
     EXPECT_NEAR(flops / profile.matmul_fp64 + bytes / profile.memory_stream, costs.seconds(a), 1e-12) << to_text(a);
@@ -249,7 +249,7 @@ Generated generate(const Generation& g, const std::filesystem::path& store) {
   out.expert_bytes = run.count * layout.chunk_elements() * sizeof(float);
   std::vector<float> logits(257);
   for (std::int64_t position = 0; position < g.positions; ++position) {
-    const auto token = static_cast<std::int32_t>(random_below(5, 0, static_cast<std::uint64_t>(position), 257));
+    const auto token = static_cast<std::int32_t>(math::random_below(5, 0, static_cast<std::uint64_t>(position), 257));
     engine.decode({.tokens = {&token, 1},
                    .targets = {},
                    .update = {},

@@ -48,7 +48,7 @@ TEST(Exclusions, SaySettingReasonAndWhatWouldBeAccepted) {
   EXPECT_EQ("`tp` 4 does not work with fp16 activations, because ranks do not add numbers of that dtype", found[0].why);
   EXPECT_EQ("give `dtype` bf16 or fp32, or leave out `tp`", found[0].nearest);
   try {
-    check(refusals({Feature::fp16, Feature::context_ranks, Feature::tensor_ranks, Feature::canonical}));
+    demand_none(refusals({Feature::fp16, Feature::context_ranks, Feature::tensor_ranks, Feature::canonical}));
     ADD_FAILURE();
   } catch (const Error& e) {
     EXPECT_THAT(e.what(), AllOf(HasSubstr("fp16 activations"), HasSubstr("`canonical-reduction`"))) << "all at once";

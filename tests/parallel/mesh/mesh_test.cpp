@@ -91,9 +91,9 @@ TEST(Mesh, TurnsCountPlacesInAReplicaFirst) {
 }
 
 TEST(Mesh, RefusesWhatDoesNotExist) {
-  EXPECT_THROW(check(Mesh{.shard = 0}), Error);
-  EXPECT_THROW(check(Mesh{.shard = 1U << 20, .part = 1U << 20}), Error);
-  EXPECT_NO_THROW(check(Mesh{.pp = 64, .shard = 128, .part = 8}));
+  EXPECT_THROW(demand_mesh(Mesh{.shard = 0}), Error);
+  EXPECT_THROW(demand_mesh(Mesh{.shard = 1U << 20, .part = 1U << 20}), Error);
+  EXPECT_NO_THROW(demand_mesh(Mesh{.pp = 64, .shard = 128, .part = 8}));
   const Mesh mesh{.shard = 2};
   EXPECT_THROW((void)mesh.coordinate(2, Axis::shard), Error);
   EXPECT_THROW((void)mesh.at(0, Axis::shard, 2), Error);
@@ -117,22 +117,22 @@ TEST(Groups, HaveTheMembersThatProgramsName) {
         test::on_threads(static_cast<int>(mesh.size()), {.time_limit = std::chrono::seconds(60)}, [&](test::Rank& rank) {
           const auto stream = rank.device.make_stream("comm");
           const auto me = static_cast<std::uint32_t>(rank.comm->rank());
-          std::set<Members> needed;
+          std::set<mesh::Members> needed;
           // All members of a set name it.
           for (const auto axes : axis_sets())
             if (axes == kTensorAxes || (mesh.index(me, kAllRanks - axes) + axes.bits()) % 3 != 0) needed.insert({axes});
           needed.insert({kDataAxes, true});
-          needed.insert(kTensorRanks);
-          if (mesh.coordinate(me, Axis::pp) == 0) needed.insert(kContextRanks);
+          needed.insert(mesh::kTensorRanks);
+          if (mesh.coordinate(me, Axis::pp) == 0) needed.insert(mesh::kContextRanks);
           Agreement agreement(*rank.comm, rank.device);
-          const Groups groups(rank.comm.get(), &agreement, mesh, me, needed);
+          const mesh::Groups groups(rank.comm.get(), &agreement, mesh, me, needed);
           for (const auto& members : needed) {
             auto expected = mesh.members(me, members.axes);
             if (members.in_turn) std::ranges::sort(expected, {}, [&](auto r) { return mesh.turn(r); });
             EXPECT_EQ(expected, gathered(groups.of(members), *stream, me)) << to_string(members);
           }
           if (mesh.size(kTensorAxes) > 1) {
-            EXPECT_NE(&groups.of(kTensorRanks), &groups.of({kTensorAxes})) << "lanes share a communicator";
+            EXPECT_NE(&groups.of(mesh::kTensorRanks), &groups.of({kTensorAxes})) << "lanes share a communicator";
           }
         });
     EXPECT_THAT(outcome, testing::Each(""));
@@ -145,11 +145,11 @@ TEST(Groups, JoinTheDirectionsOfAStage) {
   const auto outcome = test::on_threads(16, {.time_limit = std::chrono::seconds(60)}, [&](test::Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
     const auto me = static_cast<std::uint32_t>(rank.comm->rank()), stage_rank = mesh.coordinate(me, Axis::pp);
-    std::set<Members> needed;
+    std::set<mesh::Members> needed;
     for (const auto& both : {std::array{0U, 3U}, {3U, 0U}, {2U, 1U}})
       if (std::ranges::find(both, stage_rank) != both.end()) needed.insert({kDataAxes, true, both});
     Agreement agreement(*rank.comm, rank.device);
-    const Groups groups(rank.comm.get(), &agreement, mesh, me, needed);
+    const mesh::Groups groups(rank.comm.get(), &agreement, mesh, me, needed);
     for (const auto& members : needed) {
       std::vector<std::uint32_t> expected;
       for (const auto of : *members.directions)
@@ -163,7 +163,7 @@ TEST(Groups, JoinTheDirectionsOfAStage) {
 }
 
 TEST(Groups, OneRankIsAloneWithoutACommunicator) {
-  const Groups groups(nullptr, nullptr, {}, 0, {});
+  const mesh::Groups groups(nullptr, nullptr, {}, 0, {});
   EXPECT_EQ(1, groups.of({kAllRanks}).size());
   EXPECT_EQ(1, groups.of({kDataAxes, true}).size());
 }
@@ -171,8 +171,8 @@ TEST(Groups, OneRankIsAloneWithoutACommunicator) {
 // Costs use the distance between neighbours; with two directions, each data rank has a neighbour in the other direction.
 TEST(Groups, SpanTheRanksTheyName) {
   const Mesh mesh{.pp = 4, .copy = 2, .shard = 3, .part = 2};
-  const auto span = [&](const Members& members) {
-    const auto [ranks, stride] = span_of(members, mesh);
+  const auto span = [&](const mesh::Members& members) {
+    const auto [ranks, stride] = mesh::span_of(members, mesh);
     return std::pair(ranks, stride);
   };
   EXPECT_EQ(std::pair(48U, 1U), span({kAllRanks}));
@@ -181,7 +181,7 @@ TEST(Groups, SpanTheRanksTheyName) {
   EXPECT_EQ(std::pair(4U, 12U), span({Axis::pp}));
   EXPECT_EQ(std::pair(8U, 1U), span({kModelAxes}));
   EXPECT_EQ(std::pair(12U, 2U), span({kDataAxes, true, std::array{0U, 3U}}));
-  const auto [ranks, stride] = span_of({kDataAxes, true, std::array{0U, 3U}}, Mesh{.pp = 4});
+  const auto [ranks, stride] = mesh::span_of({kDataAxes, true, std::array{0U, 3U}}, Mesh{.pp = 4});
   EXPECT_EQ(2U, ranks);
   EXPECT_EQ(3U, stride);
 }
@@ -196,7 +196,7 @@ auto refuses(const std::string& setting, const std::string& why, const std::stri
 TEST(Degrees, LegalOnesHaveNoProblems) {
   EXPECT_THAT(problems({.dp = 2, .pp = 4, .tp = 3, .cp = 2, .ep = 4}, kModel, 192), IsEmpty());
   EXPECT_THAT(problems({.dp = 8, .shard_group = 4, .micro_batches = 24, .canonical_reduction = true}, kModel, 8), IsEmpty());
-  EXPECT_NO_THROW(check({}, kModel, 1));
+  EXPECT_NO_THROW(demand_degrees({}, kModel, 1));
 }
 
 TEST(Degrees, ExpertRanksDivideTheExperts) {
@@ -228,7 +228,7 @@ TEST(Degrees, AllProblemsAtOnceWithTheNearestLegalDegrees) {
   EXPECT_THAT(found[7], refuses("dp", "`dp` 5: `canonical-reduction` needs a `dp` that divides the 24 global micro-batches",
                                 "nearest legal: 4 and 6"));
   EXPECT_THAT(found[8], refuses("dp", "and 64 started", ""));
-  EXPECT_THROW(check(wrong, kModel, 64), Error);
+  EXPECT_THROW(demand_degrees(wrong, kModel, 64), Error);
 }
 
 // The nearest legal degree must also work with the other settings; it is not enough that it divides.

@@ -70,8 +70,9 @@ TEST_F(CallStepsTest, AnExchangeReservesItsRoomsAndSaysWhatItUses) {
   using Of = PhaseTensor::Of;
   const auto room = steps.room("sent", DType::fp32);
   steps.exchange(Half::both,
-                 {.members = kContextRanks, .from = room, .to = {3, Of::saved}, .sent = {2, 5}, .received = {4, 4}});
-  steps.exchange(Half::input, {.members = kContextRanks, .from = {0, Of::carried}, .to = room, .sent = {1}, .received = {9}});
+                 {.members = mesh::kContextRanks, .from = room, .to = {3, Of::saved}, .sent = {2, 5}, .received = {4, 4}});
+  steps.exchange(Half::input,
+                 {.members = mesh::kContextRanks, .from = {0, Of::carried}, .to = room, .sent = {1}, .received = {9}});
   EXPECT_EQ(steps.work().at(room).shape.elements(), 9);
   const auto phases = steps.phases();
   ASSERT_EQ(phases.size(), 2U);
@@ -87,7 +88,7 @@ TEST_F(CallStepsTest, AnExchangeReservesItsRoomsAndSaysWhatItUses) {
 TEST_F(CallStepsTest, RunsOnlyTheAskedPhaseAndHalfAndNoExchange) {
   const auto mine = steps.room("mine", DType::fp32), all = steps.room("all", DType::fp32);
   steps.compute({.half = Half::input}, note("input"));
-  steps.exchange(Half::input, {kContextRanks, mine, all, {1}, {4}, Operation::all_gather});
+  steps.exchange(Half::input, {mesh::kContextRanks, mine, all, {1}, {4}, comm::Operation::all_gather});
   steps.compute({.half = Half::weight}, note("weight"));
   steps.compute({.half = Half::both}, note("both"));
   EXPECT_EQ(run(steps, 0), (Names{"input"}));

@@ -101,14 +101,15 @@ TEST_F(Freeze, FrozenChunksHaveWeightsOnly) {
   const auto& map = t.engine->map();
   const auto& layout = map.layout();
   EXPECT_EQ(2U, layout.first_trained());
-  std::map<Kind, std::uint64_t> chunks;
+  std::map<ChunkKind, std::uint64_t> chunks;
   for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
-    if (map.chunks()[ChunkId(c)].role == Role::state) ++chunks[map.chunks()[ChunkId(c)].kind];
+    if (map.chunks()[ChunkId(c)].role == map::Role::state) ++chunks[map.chunks()[ChunkId(c)].kind];
   std::uint64_t all = 0, trained = 0;
   for (std::uint32_t l = 0; l < map.layers(); ++l) all += layout.chunks_of(l), trained += layout.trained_chunks(l);
-  EXPECT_EQ(all, chunks[Kind::parameter]);
+  EXPECT_EQ(all, chunks[ChunkKind::parameter]);
   EXPECT_LT(trained, all / 2 + all / 4);
-  for (const auto kind : {Kind::gradient, Kind::first_moment, Kind::second_moment}) EXPECT_EQ(trained, chunks[kind]);
+  for (const auto kind : {ChunkKind::gradient, ChunkKind::first_moment, ChunkKind::second_moment})
+    EXPECT_EQ(trained, chunks[kind]);
   // The plan's memory: weights of all, gradients and two moments of the others.
   EXPECT_EQ((all + 3 * trained) * layout.chunk_elements() * 4, map.chunks().state_bytes());
   for (const auto& a : t.planned.programs.steady.actions) {
@@ -118,7 +119,8 @@ TEST_F(Freeze, FrozenChunksHaveWeightsOnly) {
         << to_text(a);
     for (const auto& use : map.uses(a)) {
       const auto& chunk = map.chunks()[use.chunk];
-      if (chunk.role != Role::state || chunk.kind != Kind::parameter || chunk.position < layout.trained_chunks(chunk.layer))
+      if (chunk.role != map::Role::state || chunk.kind != ChunkKind::parameter ||
+          chunk.position < layout.trained_chunks(chunk.layer))
         continue;
       EXPECT_FALSE(writes(use.access)) << to_text(a);
     }
@@ -202,7 +204,7 @@ TEST_F(Freeze, TheDiskIsNeverWrittenAgainForFrozenWeights) {
       for (std::uint32_t l = 0; l < map.layers(); ++l) {
         trained_bytes += std::uint64_t{map.layout().trained_chunks(l)} * map.layout().chunk_elements() * 4 * 3;
         for (auto c = map.layout().trained_chunks(l); c < map.layout().chunks_of(l); ++c)
-          frozen.insert(map.describe(map.state(Kind::parameter, l, c)));
+          frozen.insert(map.describe(map.state(ChunkKind::parameter, l, c)));
       }
       if (resumes) {
         EXPECT_LE(t.engine->moved().write - before, trained_bytes);
@@ -300,12 +302,12 @@ TEST_F(Freeze, TheCheckerRefusesProgramsThatTrainFrozenLayersOrLeaveThemOut) {
   toy::Training t(o);
   const auto& map = t.engine->map();
   const auto& steady = t.planned.programs.steady;
-  ASSERT_NO_THROW(check_step(steady, map, Updates::in_backward));
+  ASSERT_NO_THROW(passes::check_step(steady, map, passes::Updates::in_backward));
   const auto refusal = [&](auto change) {
     auto program = steady;
     change(program.actions);
     try {
-      check_step(program, map, Updates::in_backward);
+      passes::check_step(program, map, passes::Updates::in_backward);
     } catch (const Error& error) {
       return std::string(error.what());
     }

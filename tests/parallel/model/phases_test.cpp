@@ -67,7 +67,7 @@ TEST_F(Phases, TheSmallestDeviceBudgetIsThatOfTheLargestPhase) {
     const StepMap map(model, planned.map);
     const auto chunk = map.layout().chunk_elements() * 4, weights = map.layout().chunks_of(1) * chunk;
     const auto formula = phases ? kRow + 4 * kInner + weights : 3 * kRow + 4 * kInner + 2 * weights;
-    EXPECT_EQ(largest_use(map, planned.programs.steady, Tier::device), formula);
+    EXPECT_EQ(map::largest_use(map, planned.programs.steady, Tier::device), formula);
     smallest.push_back(planned.smallest_bytes[Tier::device]);
     EXPECT_GE(smallest.back(), formula);
     EXPECT_LE(smallest.back(), formula + chunk);
@@ -80,11 +80,12 @@ class PhaseChecker : public testing::Test {
   Model model = toy::make_model({.phases = true});
   StepMap map{model, {.shape = {{2, 16}, 2}}};
   [[nodiscard]] Program step() const {
-    return with_phases(with_updates(with_norms(horizontal(5, 2), map), map, Updates::in_backward), map);
+    return passes::with_phases(
+        passes::with_updates(passes::with_norms(orders::horizontal(5, 2), map), map, passes::Updates::in_backward), map);
   }
   std::string refusal(const Program& p) {
     try {
-      check_step(p, map, Updates::in_backward);
+      passes::check_step(p, map, passes::Updates::in_backward);
       return "";
     } catch (const Error& e) {
       return e.what();
@@ -119,7 +120,7 @@ TEST_F(PhaseChecker, NamesThePhaseThatIsMissing) {
 
 TEST_F(PhaseChecker, ARecomputationStopsOnceAllIsSaved) {
   StepMap recomputing(model, {.shape = {{2, 16}, 1}, .activations = choose_activations(model, {2, 16}, kAllLayers, 0)});
-  const auto p = with_phases(with_recompute(horizontal(5, 1), recomputing), recomputing);
+  const auto p = passes::with_phases(passes::with_recompute(orders::horizontal(5, 1), recomputing), recomputing);
   std::vector<std::string> texts;
   for (const auto& a : p.actions)
     if (a.layer == 2) texts.push_back(to_text(a));

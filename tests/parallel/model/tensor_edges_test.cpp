@@ -23,11 +23,11 @@ std::vector<Phase> phases_of(LayerCall call, const TensorEdges& edges, CallSteps
   return steps.phases();
 }
 
-void expect_exchange(const Phase& phase, Operation operation, std::optional<Of> from, std::optional<Of> to, std::int64_t sent,
-                     std::int64_t received) {
+void expect_exchange(const Phase& phase, comm::Operation operation, std::optional<Of> from, std::optional<Of> to,
+                     std::int64_t sent, std::int64_t received) {
   ASSERT_TRUE(phase.exchange.has_value());
   EXPECT_EQ(phase.exchange->operation, operation);
-  EXPECT_EQ(phase.exchange->members, kTensorRanks);
+  EXPECT_EQ(phase.exchange->members, mesh::kTensorRanks);
   EXPECT_EQ(phase.exchange->from.of, from.value_or(Of::work));
   EXPECT_EQ(phase.exchange->to.of, to.value_or(Of::work));
   EXPECT_EQ(phase.exchange->sent, std::vector{sent});
@@ -38,11 +38,11 @@ TEST(TensorEdges, WholeRowsAreSummedInPlace) {
   const auto forward = phases_of(LayerCall::forward, edges(3, false));
   ASSERT_EQ(forward.size(), 2U);
   EXPECT_TRUE(forward[0].undivided);
-  expect_exchange(forward[1], Operation::all_reduce, Of::y, Of::y, kAll, kAll);
+  expect_exchange(forward[1], comm::Operation::all_reduce, Of::y, Of::y, kAll, kAll);
   EXPECT_EQ(forward[1].y, Access::update);
   const auto backward = phases_of(LayerCall::backward, edges(3, false));
   ASSERT_EQ(backward.size(), 2U);
-  expect_exchange(backward[1], Operation::all_reduce, Of::dx, Of::dx, kAll, kAll);
+  expect_exchange(backward[1], comm::Operation::all_reduce, Of::dx, Of::dx, kAll, kAll);
   EXPECT_EQ(backward[1].dx, Access::update);
   EXPECT_EQ(backward[1].half, Half::input);
 }
@@ -50,17 +50,17 @@ TEST(TensorEdges, WholeRowsAreSummedInPlace) {
 TEST(TensorEdges, SharesOfRowsAreGatheredBeforeAndSummedAfter) {
   const auto forward = phases_of(LayerCall::forward, edges(3, true));
   ASSERT_EQ(forward.size(), 3U);
-  expect_exchange(forward[0], Operation::all_gather, Of::x, {}, kAll / 3, kAll);
+  expect_exchange(forward[0], comm::Operation::all_gather, Of::x, {}, kAll / 3, kAll);
   EXPECT_TRUE(forward[0].x);
-  expect_exchange(forward[2], Operation::reduce_scatter, {}, Of::y, kAll, kAll / 3);
+  expect_exchange(forward[2], comm::Operation::reduce_scatter, {}, Of::y, kAll, kAll / 3);
   EXPECT_EQ(forward[2].y, Access::overwrite);
   const auto backward = phases_of(LayerCall::backward, edges(3, true));
   ASSERT_EQ(backward.size(), 4U);
-  expect_exchange(backward[0], Operation::all_gather, Of::x, {}, kAll / 3, kAll);
-  expect_exchange(backward[1], Operation::all_gather, Of::dy, {}, kAll / 3, kAll);
+  expect_exchange(backward[0], comm::Operation::all_gather, Of::x, {}, kAll / 3, kAll);
+  expect_exchange(backward[1], comm::Operation::all_gather, Of::dy, {}, kAll / 3, kAll);
   EXPECT_TRUE(backward[1].dy);
   EXPECT_EQ(backward[0].half, Half::both) << "each half reads it";
-  expect_exchange(backward[3], Operation::reduce_scatter, {}, Of::dx, kAll, kAll / 3);
+  expect_exchange(backward[3], comm::Operation::reduce_scatter, {}, Of::dx, kAll, kAll / 3);
   EXPECT_EQ(backward[3].half, Half::input);
 }
 

@@ -17,7 +17,7 @@ namespace terrace {
 namespace {
 
 // For each place of a part: the element of the whole, or −1, found element by element as the definition says.
-std::vector<std::int64_t> elements_of(const Shape& whole, const TensorSplit& split, std::uint32_t block) {
+std::vector<std::int64_t> elements_of(const Shape& whole, const model::TensorSplit& split, std::uint32_t block) {
   std::int64_t inner = 1, outer = 1;
   for (std::size_t d = 0; d < whole.rank(); ++d) (d < split.dim ? outer : inner) *= d == split.dim ? 1 : whole[d];
   std::vector<std::int64_t> all;
@@ -40,7 +40,7 @@ std::vector<std::int64_t> elements_of(const Shape& whole, const TensorSplit& spl
 TEST(TensorSplit, RunsAreTheElementsOfThePart) {
   struct Case {
     Shape whole;
-    TensorSplit split;
+    model::TensorSplit split;
   };
   for (const auto& [whole, split] : {Case{{17, 3}, {0, {17}, 4}},
                                      {{6, 24}, {1, {8, 8, 8}, 4}},
@@ -48,32 +48,32 @@ TEST(TensorSplit, RunsAreTheElementsOfThePart) {
                                      {{7}, {0, {7}, 3}},
                                      {{4, 127}, {1, {127}, 8}},
                                      {{2, 9, 3}, {1, {5, 4}, 2}}}) {
-    const auto part = part_shape(whole, split);
-    EXPECT_EQ(whole, whole_shape(part, split));
+    const auto part = model::part_shape(whole, split);
+    EXPECT_EQ(whole, model::whole_shape(part, split));
     std::vector<int> held(static_cast<std::size_t>(whole.elements()));
     const std::uint32_t twins = 2;
     for (std::uint32_t rank = 0; rank < split.ways * twins; ++rank) {
       const TensorParallel tensor{.ranks = split.ways * twins, .rank = rank};
-      EXPECT_EQ(twins, holders(split, tensor));
-      EXPECT_EQ(rank % twins == 0, acts_for(split, tensor));
+      EXPECT_EQ(twins, model::holders(split, tensor));
+      EXPECT_EQ(rank % twins == 0, model::acts_for(split, tensor));
       const auto expected = elements_of(whole, split, rank / twins);
       ASSERT_EQ(part.elements(), static_cast<std::int64_t>(expected.size()));
       for (std::size_t first = 0; first < expected.size(); ++first)
         for (const std::size_t count : {std::size_t{1}, std::size_t{5}, expected.size() - first}) {
           if (first + count > expected.size()) continue;
           std::vector<std::int64_t> found(count, -1);
-          each_run(part, split, tensor, first, count, [&](const SplitRun& run) {
+          model::each_run(part, split, tensor, first, count, [&](const model::SplitRun& run) {
             for (std::uint64_t i = 0; i < run.count; ++i)
               found.at(run.in_part - first + i) = static_cast<std::int64_t>(run.in_whole + i);
           });
           ASSERT_TRUE(std::equal(found.begin(), found.end(), expected.begin() + static_cast<std::ptrdiff_t>(first)))
               << to_string(whole) << ", rank " << rank << ", from " << first;
         }
-      if (acts_for(split, tensor))
+      if (model::acts_for(split, tensor))
         for (const auto e : expected)
           if (e >= 0) {
             ++held[static_cast<std::size_t>(e)];
-            EXPECT_EQ(rank, rank_of(static_cast<std::uint64_t>(e), part, split, tensor.ranks));
+            EXPECT_EQ(rank, model::rank_of(static_cast<std::uint64_t>(e), part, split, tensor.ranks));
           }
     }
     EXPECT_TRUE(std::ranges::all_of(held, [](int times) { return times == 1; })) << to_string(whole);
@@ -94,17 +94,17 @@ std::int64_t whole_place(std::int64_t place, const std::vector<std::int64_t>& pa
 TEST(TensorSplit, BlocksOfAGridAreTheMatrixOncePerHolder) {
   struct Case {
     Shape whole;
-    TensorSplit split;
+    model::TensorSplit split;
     std::uint32_t ranks;
   };
-  using Across = TensorSplit::Across;
+  using Across = model::TensorSplit::Across;
   for (const auto& [whole, split, ranks] : {Case{{12, 6}, {0, {12}, 2, 1, Across{2, 2}}, 4},
                                             {{12, 6}, {0, {8, 2, 2}, 2, 1, Across{2, 2}}, 8},     // two grids
                                             {{4, 18}, {1, {6, 6, 6}, 2, 2, Across{2, 1}}, 4},     // results are columns
                                             {{8, 12}, {0, {4, 4}, 2, 2, Across{2, 1, 2, 4}}, 8},  // 3D
                                             {{18, 9}, {0, {9, 9}, 3, 1, Across{3, 3, 1, 1}}, 9}}) {
-    const auto part = part_shape(whole, split);
-    EXPECT_EQ(whole, whole_shape(part, split));
+    const auto part = model::part_shape(whole, split);
+    EXPECT_EQ(whole, model::whole_shape(part, split));
     std::vector<int> held(static_cast<std::size_t>(whole.elements())), acted(held);
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       const TensorParallel tensor{.ranks = ranks, .rank = rank};
@@ -122,7 +122,7 @@ TEST(TensorSplit, BlocksOfAGridAreTheMatrixOncePerHolder) {
         for (const std::size_t count : {std::size_t{1}, std::size_t{7}, expected.size() - first}) {
           if (first + count > expected.size()) continue;
           std::vector<std::int64_t> found(count, -1);
-          each_run(part, split, tensor, first, count, [&](const SplitRun& run) {
+          model::each_run(part, split, tensor, first, count, [&](const model::SplitRun& run) {
             for (std::uint64_t i = 0; i < run.count; ++i)
               found.at(run.in_part - first + i) = static_cast<std::int64_t>(run.in_whole + i);
           });
@@ -131,12 +131,12 @@ TEST(TensorSplit, BlocksOfAGridAreTheMatrixOncePerHolder) {
         }
       for (const auto e : expected) {
         ++held[static_cast<std::size_t>(e)];
-        if (!acts_for(split, tensor)) continue;
+        if (!model::acts_for(split, tensor)) continue;
         ++acted[static_cast<std::size_t>(e)];
-        EXPECT_EQ(rank, rank_of(static_cast<std::uint64_t>(e), part, split, ranks));
+        EXPECT_EQ(rank, model::rank_of(static_cast<std::uint64_t>(e), part, split, ranks));
       }
     }
-    const auto holders_of_each = static_cast<int>(holders(split, {.ranks = ranks}));
+    const auto holders_of_each = static_cast<int>(model::holders(split, {.ranks = ranks}));
     EXPECT_TRUE(std::ranges::all_of(held, [&](int times) { return times == holders_of_each; })) << to_string(whole);
     EXPECT_TRUE(std::ranges::all_of(acted, [](int times) { return times == 1; })) << to_string(whole);
   }
@@ -144,7 +144,7 @@ TEST(TensorSplit, BlocksOfAGridAreTheMatrixOncePerHolder) {
 
 TEST(TensorSplit, AParameterThatIsNotSplitIsOneRun) {
   int runs = 0;
-  each_run({5, 7}, {}, {.ranks = 4, .rank = 3}, 11, 20, [&](const SplitRun& run) {
+  model::each_run({5, 7}, {}, {.ranks = 4, .rank = 3}, 11, 20, [&](const model::SplitRun& run) {
     ++runs;
     EXPECT_EQ(11U, run.in_part);
     EXPECT_EQ(11U, run.in_whole);
@@ -162,12 +162,12 @@ struct SplitStep {
                               .seq_len = 16,
                               .vocab = 257,
                               .place = {.mesh = {.part = 2}, .rank = 1, .sequence = sequence}})),
-        map(model, map_options(model, request, {}, Tier::host)),
-        programs(write_programs(map, request, 0)) {}
+        map(model, planning::map_options(model, request, {}, Tier::host)),
+        programs(planning::write_programs(map, request, 0)) {}
   PlanRequest request{.shape = {{2, 16}, 2}, .update = Tier::host, .updates_before_use = false, .mesh = {.part = 2}, .rank = 1};
   Model model;
   StepMap map;
-  Programs programs;
+  planning::Programs programs;
 };
 
 TEST(TensorProgram, IsItselfAsText) {
@@ -182,7 +182,7 @@ TEST(TensorProgram, LacksNoExchangeUnnoticed) {
   for (const bool sequence : {false, true}) {
     const SplitStep step(sequence);
     const auto& whole = step.programs.steady;
-    EXPECT_NO_THROW(check_step(whole, step.map, Updates::in_backward));
+    EXPECT_NO_THROW(passes::check_step(whole, step.map, passes::Updates::in_backward));
     std::size_t exchanges = 0;
     for (std::size_t i = 0; i < whole.actions.size(); ++i) {
       const auto& a = whole.actions[i];
@@ -190,9 +190,9 @@ TEST(TensorProgram, LacksNoExchangeUnnoticed) {
       ++exchanges;
       auto without = whole, twice = whole;
       without.actions.erase(without.actions.begin() + static_cast<std::ptrdiff_t>(i));
-      EXPECT_THROW(check_step(without, step.map, Updates::in_backward), Error) << "without " << to_text(a);
+      EXPECT_THROW(passes::check_step(without, step.map, passes::Updates::in_backward), Error) << "without " << to_text(a);
       twice.actions.insert(twice.actions.begin() + static_cast<std::ptrdiff_t>(i), whole.actions[i]);
-      EXPECT_THROW(check_step(twice, step.map, Updates::in_backward), Error) << "twice " << to_text(a);
+      EXPECT_THROW(passes::check_step(twice, step.map, passes::Updates::in_backward), Error) << "twice " << to_text(a);
     }
     EXPECT_GT(exchanges, 10U);
   }
@@ -206,8 +206,8 @@ TEST(TensorProgram, AModelThatIsNotSplitHasNone) {
   auto request = split.request;
   request.mesh = {};
   request.rank = 0;
-  const StepMap map(model, map_options(model, request, {}, Tier::host));
-  EXPECT_THROW(check_step(split.programs.steady, map, Updates::in_backward), Error);
+  const StepMap map(model, planning::map_options(model, request, {}, Tier::host));
+  EXPECT_THROW(passes::check_step(split.programs.steady, map, passes::Updates::in_backward), Error);
 }
 
 }  // namespace

@@ -150,12 +150,12 @@ TEST_F(AsynchronousRun, SkipsLeadBetweenStagesOfDifferentVersions) {
                                     row.data, row.zero, row.tiers, recompute ? ", recomputed" : "");
       EXPECT_NE(oracle(o, row.order, row.c).hash, straight.hash) << what << ": nothing skips";
       if (row.tiers > 0) test::squeeze_stages(o, row.tiers == 2);
-      const Skips skips(toy::make_model(o.sizes));
+      const model::Skips skips(toy::make_model(o.sizes));
       std::size_t kept = 0, sent = 0;
       for (const auto& r : expect_declared(o, row.order, row.c, what))
         for (const auto& a : r.planned.programs.steady.actions) {
           kept += a.op == Op::keep ? 1 : 0;
-          sent += a.op == Op::send && a.payload == Payload::activation && skips.reader(a.layer) != Skips::kNone ? 1 : 0;
+          sent += a.op == Op::send && a.payload == Payload::activation && skips.reader(a.layer) != model::Skips::kNone ? 1 : 0;
         }
       EXPECT_GT(kept, 0U) << what;
       EXPECT_GT(sent, 0U) << what;

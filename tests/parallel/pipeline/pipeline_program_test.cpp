@@ -50,10 +50,10 @@ struct Ranks {
                                                                        .data = request.data,
                                                                        .pipeline = placement_of(*request.pipeline),
                                                                        .rank = r * data.ranks}));
-      programs.push_back(write_programs(*maps.back(), request, 0));
+      programs.push_back(planning::write_programs(*maps.back(), request, 0));
     }
   }
-  [[nodiscard]] std::vector<Program> all(Program Programs::*which) const {
+  [[nodiscard]] std::vector<Program> all(Program planning::Programs::*which) const {
     std::vector<Program> same;
     for (const auto& p : programs) same.push_back(p.*which);
     return same;
@@ -62,7 +62,7 @@ struct Ranks {
   Model model;
   PlanRequest request;
   std::vector<std::unique_ptr<StepMap>> maps;
-  std::vector<Programs> programs;
+  std::vector<planning::Programs> programs;
 };
 
 // The most micro-batches that a rank holds at a time, counted for each of its stages: from the receipt or forward of the
@@ -97,8 +97,9 @@ TEST(PipelinePrograms, EveryOrderIsProvedOnAllRanksTogether) {
           if ((chunks == 3 && order != "interleaved") || (order == "dualpipe-v" && m < 2 * p)) continue;
           SCOPED_TRACE(fmt::format("{} on {} ranks, {} micro-batches, {} chunks", order, p, m, chunks));
           const Ranks ranks(order, p, m, chunks);
-          for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill})
-            ASSERT_NO_THROW(check_messages(ranks.all(which)));
+          for (const auto which : {&planning::Programs::first, &planning::Programs::steady, &planning::Programs::drain,
+                                   &planning::Programs::evaluate, &planning::Programs::fill})
+            ASSERT_NO_THROW(passes::check_messages(ranks.all(which)));
           const auto timing = pipeline::simulate(ranks.schedule, {});
           for (u32 r = 0; r < p; ++r) ASSERT_EQ(peak_live(ranks, r), timing.peak_live[r]) << "rank " << r;
           ++programs;
@@ -114,8 +115,9 @@ TEST(PipelinePrograms, TwoDirectionsAreProvedOnAllRanksTogether) {
         for (const bool clipped : {false, true}) {
           SCOPED_TRACE(fmt::format("{} ranks, {} micro-batches{}", p, m, canonical ? ", canonical" : ""));
           const Ranks ranks("chimera", p, m, 2, true, 1, clipped, canonical);
-          for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill})
-            ASSERT_NO_THROW(check_messages(ranks.all(which)));
+          for (const auto which : {&planning::Programs::first, &planning::Programs::steady, &planning::Programs::drain,
+                                   &planning::Programs::evaluate, &planning::Programs::fill})
+            ASSERT_NO_THROW(passes::check_messages(ranks.all(which)));
           const auto timing = pipeline::simulate(ranks.schedule, {});
           for (u32 r = 0; r < p; ++r) {
             ASSERT_EQ(peak_live(ranks, r), timing.peak_live[r]) << "rank " << r;
@@ -136,8 +138,8 @@ TEST(PipelinePrograms, TwoDirectionsInHalvesAreProvedOnAllRanksTogether) {
         const Ranks ranks(
             pipeline::best_list_schedule(pipeline::both_directions(p), {.micro_batches = m, .cap = m, .costs = costs}), true,
             true, {.canonical = canonical});
-        for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain})
-          ASSERT_NO_THROW(check_messages(ranks.all(which)));
+        for (const auto which : {&planning::Programs::first, &planning::Programs::steady, &planning::Programs::drain})
+          ASSERT_NO_THROW(passes::check_messages(ranks.all(which)));
       }
 }
 
@@ -170,7 +172,7 @@ TEST(PipelinePrograms, MessagesAreThoseOfTheFormula) {
        {std::tuple{"1f1b", 4U, 6U, 1U}, {"interleaved", 3U, 6U, 2U}, {"zb-v", 3U, 7U, 2U}, {"chimera", 4U, 6U, 1U}}) {
     const Ranks ranks(order, p, m, v, false);
     std::map<Payload, u32> sent;
-    for (const auto& program : ranks.all(&Programs::steady))
+    for (const auto& program : ranks.all(&planning::Programs::steady))
       for (const auto& a : program.actions)
         if (a.op == Op::send) ++sent[a.payload];
     // In a V the two stages in the middle are on one rank.
@@ -188,8 +190,8 @@ TEST(PipelinePrograms, TextRoundTrips) {
 }
 
 // A program without one of its actions, or with one twice, is refused.
-void expect_none_to_spare(const Ranks& ranks, const std::string& order, Updates updates) {
-  const auto right = ranks.all(&Programs::steady);
+void expect_none_to_spare(const Ranks& ranks, const std::string& order, passes::Updates updates) {
+  const auto right = ranks.all(&planning::Programs::steady);
   for (u32 r = 0; r < right.size(); ++r)
     for (std::size_t i = 0; i < right[r].actions.size(); ++i)
       for (const bool doubled : {false, true}) {
@@ -198,8 +200,8 @@ void expect_none_to_spare(const Ranks& ranks, const std::string& order, Updates 
         const auto at = actions.begin() + static_cast<std::ptrdiff_t>(i);
         doubled ? actions.insert(at, Action{*at}) : actions.erase(at);
         const auto proved = [&] {
-          check_step(wrong[r], *ranks.maps[r], updates);
-          check_messages(wrong);
+          passes::check_step(wrong[r], *ranks.maps[r], updates);
+          passes::check_messages(wrong);
         };
         EXPECT_THROW(proved(), Error) << order << ", rank " << r << ", action " << i << (doubled ? " doubled: " : " removed: ")
                                       << to_text(right[r].actions[i]);
@@ -208,12 +210,12 @@ void expect_none_to_spare(const Ranks& ranks, const std::string& order, Updates 
 
 TEST(PipelinePrograms, WithAnActionRemovedOrDoubledAreRefused) {
   for (const auto* const order : {"1f1b", "zb-h1", "interleaved"})
-    expect_none_to_spare(Ranks(order, 3, 4), order, Updates::before_use);
+    expect_none_to_spare(Ranks(order, 3, 4), order, passes::Updates::before_use);
 }
 
 TEST(PipelinePrograms, OfTwoDirectionsWithAnActionRemovedOrDoubledAreRefused) {
   for (const bool canonical : {false, true})
-    expect_none_to_spare(Ranks("chimera", 2, 4, 2, true, 1, true, canonical), "chimera", Updates::before_use);
+    expect_none_to_spare(Ranks("chimera", 2, 4, 2, true, 1, true, canonical), "chimera", passes::Updates::before_use);
 }
 
 TEST(PipelinePrograms, OfTwoDirectionsThatShardTheirStateAreRefusedLikewise) {
@@ -222,7 +224,7 @@ TEST(PipelinePrograms, OfTwoDirectionsThatShardTheirStateAreRefusedLikewise) {
       SCOPED_TRACE(fmt::format("ZeRO-{}{}", zero, canonical ? ", canonical" : ""));
       const auto order = pipeline::write_order("chimera", {.ranks = 2, .micro_batches = 4});
       const Ranks sharded(order, true, true, {.ranks = 2, .zero = zero, .canonical = canonical});
-      expect_none_to_spare(sharded, "chimera", Updates::before_use);
+      expect_none_to_spare(sharded, "chimera", passes::Updates::before_use);
     }
 }
 
@@ -235,8 +237,8 @@ TEST(PipelinePrograms, AsynchronousOnesAreProvedOnAllRanksTogether) {
           if (std::string_view(order) == "pipedream-2bw" && m < p) continue;
           SCOPED_TRACE(fmt::format("{} on {} ranks, {} updates of {} micro-batches", order, p, updates, m));
           const Ranks ranks(order, p, m, 2, false, updates, clipped);
-          const auto steady = ranks.all(&Programs::steady);
-          ASSERT_NO_THROW(check_messages(steady));
+          const auto steady = ranks.all(&planning::Programs::steady);
+          ASSERT_NO_THROW(passes::check_messages(steady));
           const auto kept = pipeline::kept_versions(ranks.schedule);
           for (u32 r = 0; r < p; ++r) {
             ASSERT_EQ(parse_program(to_text(steady[r])), steady[r]);
@@ -248,10 +250,10 @@ TEST(PipelinePrograms, AsynchronousOnesAreProvedOnAllRanksTogether) {
 }
 
 TEST(PipelinePrograms, AsynchronousOnesWithAnActionRemovedOrDoubledAreRefused) {
-  expect_none_to_spare(Ranks("pipedream-2bw", 3, 3, 2, false, 3, true), "pipedream-2bw", Updates::after_verdict);
-  expect_none_to_spare(Ranks("pipedream", 3, 3, 2, false, 3, false), "pipedream", Updates::in_backward);
+  expect_none_to_spare(Ranks("pipedream-2bw", 3, 3, 2, false, 3, true), "pipedream-2bw", passes::Updates::after_verdict);
+  expect_none_to_spare(Ranks("pipedream", 3, 3, 2, false, 3, false), "pipedream", passes::Updates::in_backward);
   // With gradients folded behind every backward.
-  expect_none_to_spare(Ranks("pipedream-2bw", 2, 2, 2, false, 2, true, true), "pipedream-2bw", Updates::after_verdict);
+  expect_none_to_spare(Ranks("pipedream-2bw", 2, 2, 2, false, 2, true, true), "pipedream-2bw", passes::Updates::after_verdict);
 }
 
 // The data ranks of a stage shard its state, and its old weights, too.
@@ -262,16 +264,18 @@ TEST(PipelinePrograms, AsynchronousOnesThatShardTheirStateAreProvedAndRefused) {
       const bool clipped = order == "pipedream-2bw";
       const Ranks ranks(pipeline::write_order(order, {.ranks = 2, .micro_batches = 2, .updates = 3}), false, clipped,
                         {.ranks = 2, .zero = zero});
-      const auto steady = ranks.all(&Programs::steady);
-      ASSERT_NO_THROW(check_messages(steady));
+      const auto steady = ranks.all(&planning::Programs::steady);
+      ASSERT_NO_THROW(passes::check_messages(steady));
       for (const auto& program : steady) ASSERT_EQ(parse_program(to_text(program)), program);
-      expect_none_to_spare(ranks, order, clipped ? Updates::after_verdict : Updates::in_backward);
+      expect_none_to_spare(ranks, order, clipped ? passes::Updates::after_verdict : passes::Updates::in_backward);
       if (zero != 3) continue;
       auto wrong = steady.front();
       const auto old = std::ranges::find_if(wrong.actions, [](const Action& a) { return a.op == Op::gather && a.copy != 0; });
       ASSERT_NE(old, wrong.actions.end());
       old->copy = 0;
-      EXPECT_THROW(check_step(wrong, *ranks.maps.front(), clipped ? Updates::after_verdict : Updates::in_backward), Error);
+      EXPECT_THROW(passes::check_step(wrong, *ranks.maps.front(),
+                                      clipped ? passes::Updates::after_verdict : passes::Updates::in_backward),
+                   Error);
     }
 }
 
@@ -282,10 +286,10 @@ TEST(PipelinePrograms, WhatIsGatheredBehindAVerdictWaitsForAllRanks) {
       "pipeline 2 3 3\nplace 0 1 0\nupdate 1\nread 0 0 1\nread 0 0 1\nread 0 0 1\n"
       "rank F0.0 F0.1 F2.0 B2.0 F2.1 B0.0 B2.1 B0.1 F0.2 F2.2 B2.2 B0.2\nrank F1.0 B1.0 F1.1 B1.1 F1.2 B1.2\n");
   const auto steady = [&](u32 zero, bool clipped) {
-    return Ranks(order, false, clipped, {.ranks = 2, .zero = zero}, 2).all(&Programs::steady);
+    return Ranks(order, false, clipped, {.ranks = 2, .zero = zero}, 2).all(&planning::Programs::steady);
   };
-  EXPECT_NO_THROW(check_messages(steady(3, false)));
-  EXPECT_NO_THROW(check_messages(steady(1, true)));
+  EXPECT_NO_THROW(passes::check_messages(steady(3, false)));
+  EXPECT_NO_THROW(passes::check_messages(steady(1, true)));
   try {
     static_cast<void>(steady(3, true));
     FAIL() << "a circle was accepted";
@@ -299,18 +303,18 @@ TEST(PipelinePrograms, WhatIsGatheredBehindAVerdictWaitsForAllRanks) {
 // A forward or backward on another version of the weights than the order declares.
 TEST(PipelinePrograms, AWrongVersionIsRefused) {
   const Ranks ranks("pipedream", 3, 1, 2, false, 6, false);
-  auto wrong = ranks.all(&Programs::steady).front();
+  auto wrong = ranks.all(&planning::Programs::steady).front();
   const auto reads_old =
       std::ranges::find_if(wrong.actions, [](const Action& a) { return a.op == Op::backward && a.copy == 2; });
   ASSERT_NE(reads_old, wrong.actions.end());
   for (const u32 other : {0U, 1U, 3U}) {
     reads_old->copy = other;
-    EXPECT_THROW(check_step(wrong, *ranks.maps.front(), Updates::in_backward), Error) << "copy " << other;
+    EXPECT_THROW(passes::check_step(wrong, *ranks.maps.front(), passes::Updates::in_backward), Error) << "copy " << other;
   }
 }
 
 TEST(PipelinePrograms, ACircleIsPrinted) {
-  auto ranks = Ranks("1f1b", 2, 3).all(&Programs::first);
+  auto ranks = Ranks("1f1b", 2, 3).all(&planning::Programs::first);
   // Rank 1 receives its second micro-batch only after it has sent the first one's gradient, and rank 0 receives that gradient
   // only after it has sent the second micro-batch.
   for (const auto& [rank, payload] : {std::pair{1U, Payload::activation}, {0U, Payload::gradient}}) {
@@ -329,7 +333,7 @@ TEST(PipelinePrograms, ACircleIsPrinted) {
     actions.insert(send + 1, moved);
   }
   try {
-    check_messages(ranks);
+    passes::check_messages(ranks);
     FAIL() << "a circle was accepted";
   } catch (const Error& e) {
     EXPECT_THAT(e.what(), HasSubstr("rank 0 at action"));

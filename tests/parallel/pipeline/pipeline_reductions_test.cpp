@@ -101,7 +101,7 @@ TEST(PipelineReductions, CostTheirBytes) {
       double bytes = 0;
       for (auto l = p.begins[s]; l < p.begins[s + 1]; ++l)
         for (u32 g = 0; g < map.reduced_groups(l); ++g)
-          bytes += static_cast<double>(map.options().recipe.chunk_bytes(Kind::gradient, map.layout().chunk_elements()));
+          bytes += static_cast<double>(map.options().recipe.chunk_bytes(ChunkKind::gradient, map.layout().chunk_elements()));
       EXPECT_DOUBLE_EQ(costs.last_reduction[s].seconds, bytes / 1e6);
       EXPECT_DOUBLE_EQ(costs.last_reduction[s].behind, bytes / 1e6);
       if (canonical) {
@@ -154,8 +154,9 @@ TEST(PipelineReductions, AreThoseOfTheProgramsTimedTogether) {
       ASSERT_TRUE(plans.back().fits);
       plans.back().capacity.device = 256 * kMiB;
     }
-    const auto together = simulate_ranks(
-        plans, of.model, [&](const StepMap& map) { return std::make_unique<ProfileCosts>(map, of.profile); }, of.profile, {});
+    const auto together = planning::simulate_ranks(
+        plans, of.model, [&](const StepMap& map) { return std::make_unique<walk::ProfileCosts>(map, of.profile); }, of.profile,
+        {});
     const double seconds = of.makespan(p), in_all = together.step_s.back();
     EXPECT_LE(seconds, in_all * (1 + 1e-9)) << c.order;
     // Beside the gradients the programs send their ranks' squares and losses: some hundred bytes.

@@ -125,8 +125,8 @@ inline Messages messages_of(const toy::RunOptions& o, std::uint32_t ranks) {
   Messages all;
   for (const auto& ledger : ledgers_of(o, ranks))
     for (const auto& [key, entry] : ledger.entries()) {
-      if (key.second != Operation::send && key.second != Operation::receive) continue;
-      auto& way = key.second == Operation::send ? all.sent : all.received;
+      if (key.second != comm::Operation::send && key.second != comm::Operation::receive) continue;
+      auto& way = key.second == comm::Operation::send ? all.sent : all.received;
       way.calls += entry.calls;
       way.payload_bytes += entry.payload_bytes;
     }

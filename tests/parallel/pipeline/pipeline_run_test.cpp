@@ -117,7 +117,7 @@ TEST_F(PipelineRun, TwoDirectionsThatMeetOnceAreTheBitsOfTwoDataRanks) {
     for (std::uint32_t l = 0; l < map.layers(); ++l)
       for (const auto kind : map.options().recipe.kinds())
         if (map.pipeline().holds(l))  // of optimizer states, only its own chunk of each group
-          bytes += (is_optimizer_state(kind) ? map.layout().groups_of(l) : map.layout().chunks_of(l)) *
+          bytes += (rules::is_optimizer_state(kind) ? map.layout().groups_of(l) : map.layout().chunks_of(l)) *
                    map.chunks()[map.state(kind, l, map.data().own(0))].bytes;
     EXPECT_EQ(sharded.planned.state_bytes, bytes) << what;
   }

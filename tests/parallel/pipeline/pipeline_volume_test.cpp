@@ -73,17 +73,17 @@ TEST_F(PipelineVolume, TwoDirectionsAddTheirGradientsUpOnceOrInEveryRound) {
         std::uint64_t groups = 0;
         for (std::uint32_t l = 0; l < map.layers(); ++l)
           if (map.pipeline().holds(l)) groups += map.reduced_groups(l);
-        const auto bytes = map.chunks()[map.state(Kind::gradient, map.pipeline().holds(0) ? 0 : begins[r], 0)].bytes;
-        const auto expect = [&](Operation operation, std::uint64_t calls) {
+        const auto bytes = map.chunks()[map.state(ChunkKind::gradient, map.pipeline().holds(0) ? 0 : begins[r], 0)].bytes;
+        const auto expect = [&](comm::Operation operation, std::uint64_t calls) {
           const auto entry = ledgers[r].of("directions", operation);
           EXPECT_EQ(entry.calls, calls) << "rank " << r;
           EXPECT_EQ(entry.payload_bytes, calls * bytes) << "rank " << r;
         };
-        expect(Operation::all_reduce, canonical ? 0 : groups);
-        expect(Operation::reduce_scatter, canonical ? groups * m / 2 : 0);
-        expect(Operation::all_gather, canonical ? groups : 0);
+        expect(comm::Operation::all_reduce, canonical ? 0 : groups);
+        expect(comm::Operation::reduce_scatter, canonical ? groups * m / 2 : 0);
+        expect(comm::Operation::all_gather, canonical ? groups : 0);
         for (const auto& [key, entry] : ledgers[r].entries())
-          if (key.second == Operation::send) sent += entry.calls;
+          if (key.second == comm::Operation::send) sent += entry.calls;
       }
       EXPECT_EQ(sent, 2 * m * (p - 1));
     }
@@ -114,15 +114,16 @@ TEST_F(PipelineVolume, AsynchronousUpdatesReduceAndGatherTheirStage) {
       std::uint64_t groups = 0;
       for (std::uint32_t l = 0; l < map.layers(); ++l)
         if (map.pipeline().holds(l)) groups += map.layout().groups_of(l);
-      const auto bytes = map.options().recipe.chunk_bytes(Kind::gradient, map.layout().chunk_elements()) * map.data().group();
-      const auto expect = [&](Operation operation, std::uint64_t calls) {
+      const auto bytes =
+          map.options().recipe.chunk_bytes(ChunkKind::gradient, map.layout().chunk_elements()) * map.data().group();
+      const auto expect = [&](comm::Operation operation, std::uint64_t calls) {
         const auto entry = ledgers[r].of("dp", operation);
         EXPECT_EQ(entry.calls, calls) << "rank " << r;
         EXPECT_EQ(entry.payload_bytes, calls * bytes) << "rank " << r;
       };
-      expect(Operation::all_reduce, zero == 0 ? kUpdates * groups : 0);
-      expect(Operation::reduce_scatter, zero == 0 ? 0 : kUpdates * groups * (zero == 2 ? kMicroBatches : 1));
-      expect(Operation::all_gather, zero == 0 ? 0 : kUpdates * groups);
+      expect(comm::Operation::all_reduce, zero == 0 ? kUpdates * groups : 0);
+      expect(comm::Operation::reduce_scatter, zero == 0 ? 0 : kUpdates * groups * (zero == 2 ? kMicroBatches : 1));
+      expect(comm::Operation::all_gather, zero == 0 ? 0 : kUpdates * groups);
     }
   }
 }

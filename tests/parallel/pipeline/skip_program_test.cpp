@@ -31,19 +31,19 @@ pipeline::Pipeline cut_at_random(const pipeline::Schedule& schedule, std::int64_
 // Proves all programs of all ranks together.
 void expect_proved(const Model& model, PlanRequest request, std::uint32_t gather_ahead = 0) {
   std::vector<std::unique_ptr<StepMap>> maps;
-  std::vector<Programs> all;
+  std::vector<planning::Programs> all;
   for (std::uint32_t r = 0; r < request.pipeline->schedule.placement.ranks; ++r) {
     maps.push_back(std::make_unique<StepMap>(model, StepMap::Options{.shape = request.shape,
                                                                      .mesh = request.mesh,
                                                                      .data = request.data,
                                                                      .pipeline = placement_of(*request.pipeline),
                                                                      .rank = r * request.mesh.shard}));
-    all.push_back(write_programs(*maps.back(), request, 0, gather_ahead));
+    all.push_back(planning::write_programs(*maps.back(), request, 0, gather_ahead));
   }
-  for (const auto which : {&Programs::first, &Programs::steady, &Programs::evaluate}) {
+  for (const auto which : {&planning::Programs::first, &planning::Programs::steady, &planning::Programs::evaluate}) {
     std::vector<Program> same;
     for (const auto& of_rank : all) same.push_back(of_rank.*which);
-    ASSERT_NO_THROW(check_messages(same, Skips(model)));
+    ASSERT_NO_THROW(passes::check_messages(same, model::Skips(model)));
   }
 }
 
@@ -129,10 +129,10 @@ TEST(SkipPrograms, ACircleThroughASkipIsRefused) {
   for (std::uint32_t r = 0; r < ranks; ++r) {
     const StepMap map(model,
                       {.shape = request.shape, .mesh = request.mesh, .pipeline = placement_of(*request.pipeline), .rank = r});
-    programs.push_back(write_programs(map, request, 0).first);
+    programs.push_back(planning::write_programs(map, request, 0).first);
   }
-  const Skips skips(model);
-  ASSERT_NO_THROW(check_messages(programs, skips));
+  const model::Skips skips(model);
+  ASSERT_NO_THROW(passes::check_messages(programs, skips));
   auto& actions = programs.front().actions;
   const auto first = [&](auto is) { return std::ranges::find_if(actions, is); };
   const auto sent = first([](const Action& a) {
@@ -144,7 +144,7 @@ TEST(SkipPrograms, ACircleThroughASkipIsRefused) {
   const auto backward = first([](const Action& a) { return a.op == Op::backward && a.micro_batch == 0; });
   ASSERT_NE(backward, actions.end());
   actions.insert(backward + 1, late);
-  EXPECT_THROW(check_messages(programs, skips), Error);
+  EXPECT_THROW(passes::check_messages(programs, skips), Error);
 }
 
 // Rank 0 sends its fifth micro-batch to rank 2 before it has the first update's gradient; rank 2 asks for it only after that
@@ -164,10 +164,10 @@ TEST(SkipPrograms, ACircleThroughAVerdictIsRefused) {
                               .data = request.data,
                               .pipeline = placement_of(*request.pipeline),
                               .rank = r * request.mesh.shard});
-    programs.push_back(write_programs(map, request, 0).steady);
+    programs.push_back(planning::write_programs(map, request, 0).steady);
   }
-  const Skips skips(model);
-  ASSERT_NO_THROW(check_messages(programs, skips));
+  const model::Skips skips(model);
+  ASSERT_NO_THROW(passes::check_messages(programs, skips));
   auto& actions = programs[2].actions;
   const auto of_fifth = [](const Action& a) { return a.op == Op::receive && a.peer == 0 && a.micro_batch == 4; };
   std::vector<Action> late;
@@ -179,7 +179,7 @@ TEST(SkipPrograms, ACircleThroughAVerdictIsRefused) {
   ASSERT_NE(forward, actions.end());
   actions.insert(forward + 1, late.begin(), late.end());
   try {
-    check_messages(programs, skips);
+    passes::check_messages(programs, skips);
     FAIL() << "a circle was accepted";
   } catch (const Error& e) {
     const std::string what = e.what();

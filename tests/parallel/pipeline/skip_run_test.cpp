@@ -114,12 +114,12 @@ TEST_F(SkipRun, OnlyWhatLayersOffloadMovesWhereAllElseFits) {
       const auto p = plan(model, request, o.profile);
       const StepMap map(model, p.map);
       auto traffic = p.steady_traffic;
-      const auto offloaded = offloaded_by(map, p.programs.steady);
+      const auto offloaded = map::offloaded_by(map, p.programs.steady);
       EXPECT_EQ(traffic.upload, offloaded.upload);
       EXPECT_EQ(traffic.download, offloaded.download);
-      EXPECT_FALSE(moves_state(map, p.programs.steady, traffic));
+      EXPECT_FALSE(map::moves_state(map, p.programs.steady, traffic));
       ++traffic.upload;
-      EXPECT_TRUE(moves_state(map, p.programs.steady, traffic)) << "a byte more was no layer's";
+      EXPECT_TRUE(map::moves_state(map, p.programs.steady, traffic)) << "a byte more was no layer's";
       moved += traffic.upload;
     }
   }
@@ -134,14 +134,14 @@ TEST_F(SkipRun, AResultIsSentBeforeItIsOffloaded) {
   o.pipeline = test::pipeline_of("1f1b", ranks, m, 1, o.sizes.blocks);
   const auto model = toy::make_model(o.sizes);
   const auto p = plan(model, toy::request_of(o), o.profile);
-  const Skips skips(model);
+  const model::Skips skips(model);
   std::set<std::pair<std::uint32_t, std::uint32_t>> offloaded;
   std::uint32_t sent = 0;
   for (const auto& a : p.programs.steady.actions) {
     if (a.op == Op::offload) {
       EXPECT_TRUE(offloaded.emplace(a.layer, a.micro_batch).second) << to_text(a);
     }
-    if (a.op != Op::send || a.payload != Payload::activation || skips.reader(a.layer) == Skips::kNone) continue;
+    if (a.op != Op::send || a.payload != Payload::activation || skips.reader(a.layer) == model::Skips::kNone) continue;
     EXPECT_FALSE(offloaded.contains({a.layer, a.micro_batch})) << to_text(a);
     ++sent;
   }

@@ -53,7 +53,7 @@ class StaleOracle {
   };
 
   Slab allocate(std::uint64_t bytes) { return memory_->allocate(round_up(std::max<std::uint64_t>(bytes, 1), kPageBytes)); }
-  Stored stored(const Param& p, Kind kind, const Slab& slab) const {
+  Stored stored(const Param& p, ChunkKind kind, const Slab& slab) const {
     return {slab.data(), recipe_.format_of(kind), p.elements};
   }
   Param make(const ParamSpec& spec) {
@@ -65,21 +65,23 @@ class StaleOracle {
             .contribution = {},
             .states = {},
             .versions = {}};
-    const auto of = [&](Kind kind) {
-      return allocate(recipe_.chunk_bytes(kind, round_up(static_cast<std::uint64_t>(p.elements), Layout::kPageElements)));
+    const auto of = [&](ChunkKind kind) {
+      return allocate(
+          recipe_.chunk_bytes(kind, round_up(static_cast<std::uint64_t>(p.elements), memory::Layout::kPageElements)));
     };
-    p.parameter = of(Kind::parameter);
-    p.gradient = of(Kind::gradient);
-    if (rounds_gradients()) p.contribution = of(Kind::gradient);
-    if (recipe_.has_master()) p.master = of(Kind::master);
+    p.parameter = of(ChunkKind::parameter);
+    p.gradient = of(ChunkKind::gradient);
+    if (rounds_gradients()) p.contribution = of(ChunkKind::gradient);
+    if (recipe_.has_master()) p.master = of(ChunkKind::master);
     for (const auto kind : recipe_.states) p.states.push_back(of(kind));
-    write_weights(weights_of(p), 0, p.elements,
-                  [&](std::int64_t first, TensorView range) { initialise(p.spec, static_cast<std::uint64_t>(first), range); });
+    rules::write_weights(weights_of(p), 0, p.elements, [&](std::int64_t first, TensorView range) {
+      initialise(p.spec, static_cast<std::uint64_t>(first), range);
+    });
     return p;
   }
-  StoredWeights weights_of(const Param& p) const {
-    StoredWeights w{.parameter = stored(p, Kind::parameter, p.parameter), .master = {}};
-    if (recipe_.has_master()) w.master = stored(p, Kind::master, p.master);
+  rules::StoredWeights weights_of(const Param& p) const {
+    rules::StoredWeights w{.parameter = stored(p, ChunkKind::parameter, p.parameter), .master = {}};
+    if (recipe_.has_master()) w.master = stored(p, ChunkKind::master, p.master);
     return w;
   }
   void add_version(std::uint32_t l) {
@@ -98,7 +100,7 @@ class StaleOracle {
     if (travel == Travel::whole) return;
     const auto first = [&](std::size_t t) { return map_.layout().place(l, static_cast<std::uint32_t>(t)).first_element; };
     const auto behind = first(tensors.size() - 1) + static_cast<std::uint64_t>(tensors.back().shape.elements());
-    std::vector<float> numbers(round_up(behind, kBlock8Elements));
+    std::vector<float> numbers(round_up(behind, math::kBlock8Elements));
     const auto at = [&](std::size_t t) -> TensorView {
       return {reinterpret_cast<std::byte*>(&numbers[first(t)]), DType::fp32, tensors[t].shape};
     };
@@ -107,19 +109,19 @@ class StaleOracle {
     if (travel == Travel::bf16)
       for (auto& x : numbers) x = float(bf16(x));
     else
-      for (auto block = numbers.begin(); block != numbers.end(); block += kBlock8Elements)
-        round_block(std::span(block, kBlock8Elements));
+      for (auto block = numbers.begin(); block != numbers.end(); block += math::kBlock8Elements)
+        round_block(std::span(block, math::kBlock8Elements));
     for (std::size_t t = 0; t < tensors.size(); ++t) device_->math().convert(*stream_, tensors[t], at(t));
     stream_->synchronize();
   }
   static void round_block(std::span<float> block) {
     float greatest = 0;
     for (const float x : block) greatest = std::max(greatest, std::abs(x));
-    const auto [scale, factor] = block8_scale(std::bit_cast<std::uint32_t>(greatest));
-    for (float& x : block) x = static_cast<float>(block8_code(x, factor)) * scale;
+    const auto [scale, factor] = math::block8_scale(std::bit_cast<std::uint32_t>(greatest));
+    for (float& x : block) x = static_cast<float>(math::block8_code(x, factor)) * scale;
   }
   void add_contribution(std::uint32_t l, std::uint32_t m) {
-    round(l, views(l, Kind::gradient, m), o_.data.gradients);
+    round(l, views(l, ChunkKind::gradient, m), o_.data.gradients);
     for (auto& p : params_[l]) {
       auto* const sum = reinterpret_cast<float*>(p.gradient.data());
       const auto* const more = reinterpret_cast<const float*>(p.contribution.data());
@@ -140,12 +142,12 @@ class StaleOracle {
     }
   }
 
-  std::vector<TensorView> views(std::uint32_t l, Kind kind, std::uint32_t m) {
+  std::vector<TensorView> views(std::uint32_t l, ChunkKind kind, std::uint32_t m) {
     std::vector<TensorView> all;
     for (auto& p : params_[l]) {
       auto* const gradient = rounds_gradients() ? p.contribution.data() : p.gradient.data();
-      auto* const data = kind == Kind::gradient ? gradient : p.versions.at(version_(l, m)).data();
-      all.push_back({data, kind == Kind::gradient ? recipe_.gradient : recipe_.compute, p.spec.shape});
+      auto* const data = kind == ChunkKind::gradient ? gradient : p.versions.at(version_(l, m)).data();
+      all.push_back({data, kind == ChunkKind::gradient ? recipe_.gradient : recipe_.compute, p.spec.shape});
     }
     return all;
   }
@@ -155,7 +157,7 @@ class StaleOracle {
     const auto& shape = o_.shape.batch;
     const auto per = static_cast<std::size_t>(shape.tokens());
     const auto draw = [&](std::uint64_t i) {
-      return static_cast<std::int32_t>(random_below(3, step, i, static_cast<std::uint64_t>(o_.sizes.vocab)));
+      return static_cast<std::int32_t>(math::random_below(3, step, i, static_cast<std::uint64_t>(o_.sizes.vocab)));
     };
     std::vector<std::int32_t> tokens, targets;
     for (std::size_t i = m * per; i < (m + 1) * per; ++i) {
@@ -177,7 +179,7 @@ class StaleOracle {
     for (std::uint32_t l = 0; l < layers; ++l) {
       if (l > 0) x[l] = row(), dx[l] = row();
       if (const auto from = model_.layers[l]->facts().skips_from) dskip[*from] = row();
-      const Pack pack(model_.layers[l]->facts(shape).saved);
+      const map::Pack pack(model_.layers[l]->facts(shape).saved);
       saved.push_back(pack.views(take(pack.bytes)));
     }
     const auto compute = [&](std::uint32_t l, bool backward) {
@@ -192,8 +194,8 @@ class StaleOracle {
           .loss_scale = 1.0 / static_cast<double>(per * every_),
           .loss = {reinterpret_cast<std::byte*>(&loss), DType::fp64, {1}},
           .scratch = {take(scratch_bytes), DType::i32, {static_cast<std::int64_t>(round_up(scratch_bytes, kPageBytes) / 4)}}};
-      const Pack pack(layer.facts(shape).carried);
-      const auto weights = views(l, Kind::parameter, m), gradients = views(l, Kind::gradient, m);
+      const map::Pack pack(layer.facts(shape).carried);
+      const auto weights = views(l, ChunkKind::parameter, m), gradients = views(l, ChunkKind::gradient, m);
       const auto carried = pack.views(take(pack.bytes));
       LayerTensors t{
           .weights = weights, .gradients = {}, .x = x[l], .y = {}, .saved = saved[l], .dy = {}, .dx = {}, .carried = carried};
@@ -221,7 +223,7 @@ class StaleOracle {
   }
 
   void update(std::uint64_t number) {
-    GradientSquares squares(map_.layout(), memory_);
+    map::GradientSquares squares(map_.layout(), memory_);
     for (std::uint32_t l = 0; l < params_.size(); ++l)
       for (std::uint32_t t = 0; t < params_[l].size(); ++t) {
         const auto& p = params_[l][t];
@@ -239,11 +241,11 @@ class StaleOracle {
     for (std::uint32_t l = 0; l < params_.size(); ++l) {
       for (auto& p : params_[l]) {
         const std::vector<UpdatePart> parts{
-            {.count = p.elements, .rate = p.spec.rate, .decay = p.spec.decay, .stream = stream_of(p.spec.name.c_str())}};
+            {.count = p.elements, .rate = p.spec.rate, .decay = p.spec.decay, .stream = math::stream_of(p.spec.name.c_str())}};
         const auto weights = weights_of(p);
         ChunkUpdate chunk{.parameter = weights.parameter,
                           .master = weights.master,
-                          .gradient = stored(p, Kind::gradient, p.gradient),
+                          .gradient = stored(p, ChunkKind::gradient, p.gradient),
                           .parts = parts};
         for (std::size_t i = 0; i < recipe_.states.size(); ++i) chunk.states.at(i) = stored(p, recipe_.states[i], p.states[i]);
         optimizer_->enqueue(*stream_, step, chunk);
@@ -258,8 +260,8 @@ class StaleOracle {
     XXH64_reset(state.get(), 0);
     for (const auto& layer : params_)
       for (const auto& p : layer)
-        read_weights(weights_of(p), 0, p.elements,
-                     [&](std::int64_t, TensorView range) { XXH64_update(state.get(), range.data, range.bytes()); });
+        rules::read_weights(weights_of(p), 0, p.elements,
+                            [&](std::int64_t, TensorView range) { XXH64_update(state.get(), range.data, range.bytes()); });
     return XXH64_digest(state.get());
   }
 
@@ -272,7 +274,7 @@ class StaleOracle {
   const std::shared_ptr<MemoryResource> memory_ = device_->host_memory();
   const Model model_ = make_model(o_.sizes);
   const std::unique_ptr<Optimizer> optimizer_ = o_.make_optimizer();
-  const Recipe recipe_ = Recipe::of(o_.sizes.dtype, o_.recipe, optimizer_->states());
+  const rules::Recipe recipe_ = rules::Recipe::of(o_.sizes.dtype, o_.recipe, optimizer_->states());
   const StepMap map_{model_, {.recipe = recipe_, .shape = {o_.shape.batch, 1}}};
   std::vector<std::vector<Param>> params_;
   Result result_;

@@ -33,7 +33,7 @@ class Choosing : public testing::Test {
     request.recompute = request.offload = std::nullopt;
   }
   [[nodiscard]] PlanRequest forced(Order order, std::uint32_t group, std::uint32_t recompute, std::uint32_t offload) const {
-    return with_choice(request, {{order, group, recompute, offload}});
+    return planning::with_choice(request, {{order, group, recompute, offload}});
   }
   void tighten() {  // twice the smallest device budget that works
     request.budget.device = 2 * plan(model, forced(Order::horizontal, 0, 0, 0), gpu()).smallest_bytes[Tier::device];
@@ -45,7 +45,7 @@ class Choosing : public testing::Test {
 TEST_F(Choosing, WhatFitsIntoTheDeviceIsLeftPlain) {
   const auto p = plan(model, request, gpu());
   ASSERT_TRUE(p.fits);
-  EXPECT_EQ(p.choice, StepChoice{});
+  EXPECT_EQ(p.choice, planning::StepChoice{});
   EXPECT_EQ(recomputing(p.map.activations) + offloading(p.map.activations), 0U);
   EXPECT_TRUE(p.tried.empty());
 }
@@ -66,7 +66,8 @@ TEST_F(Choosing, TheDepthIsTheFastestOnASlowerDisk) {
     const auto chosen = plan(model, asked, profile);
     ASSERT_TRUE(chosen.fits) << chosen.refusal.why;
     const auto seconds = [&](std::uint32_t depth) {
-      return plan(model, with_choice(asked, {chosen.choice, depth, chosen.map.update}), with_slower_disk(profile))
+      return plan(model, planning::with_choice(asked, {chosen.choice, depth, chosen.map.update}),
+                  planning::with_slower_disk(profile))
           .times.seconds;
     };
     std::uint32_t fastest = 1;
@@ -205,7 +206,7 @@ TEST_F(Choosing, EveryRankDoesWhatTheFirstChose) {
   tighten();
   const auto first = plan(model, request, gpu());
   ASSERT_TRUE(first.fits);
-  EXPECT_NE(first.choice, StepChoice{});
+  EXPECT_NE(first.choice, planning::StepChoice{});
   request.rank = 1;
   const auto second = for_rank(first, model, request, gpu());
   const auto computed = [](const Plan& p) {

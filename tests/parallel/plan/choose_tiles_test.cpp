@@ -24,10 +24,10 @@ PlanRequest request_with(std::uint64_t device_bytes) {
 std::uint64_t largest_bytes(const layers::Transformer& transformer, const Tiling& tiling) {
   const auto request = request_with(kUnlimited);
   const auto model = layers::make_transformer(in_tiles(transformer, tiling));
-  const StepMap map(model, map_options(model, request, {}, Tier::host));
-  const auto programs = write_programs(map, request, 1);
+  const StepMap map(model, planning::map_options(model, request, {}, Tier::host));
+  const auto programs = planning::write_programs(map, request, 1);
   std::uint64_t most = 0;
-  for (const auto* const program : programs.all()) most = std::max(most, largest_use(map, *program, Tier::device));
+  for (const auto* const program : programs.all()) most = std::max(most, map::largest_use(map, *program, Tier::device));
   return most;
 }
 

@@ -8,7 +8,7 @@
 namespace terrace {
 namespace {
 
-class OneSecond : public CostModel {
+class OneSecond : public walk::CostModel {
  public:
   double seconds(const Action&) const override { return 1; }
 };
@@ -22,7 +22,7 @@ TEST(Simulator, ComputingSlowsDownOnlyWhileACopyRuns) {
   profile.memory_copy = 4096;  // a second each
   profile.compute_beside_copy = 0.5;
   const OneSecond costs;
-  Simulator simulator(costs, profile);
+  walk::Simulator simulator(costs, profile);
   simulator.move(upload(1));
   simulator.compute({}, {}, {}, Lane::compute, 1);
   const auto times = simulator.finish_step();
@@ -38,7 +38,7 @@ TEST(Simulator, TwoLanesTakeTheirSharesOfTheComputing) {
   profile.compute_beside_copy = 0.5;
   profile.compute_beside_disk = 0.8;
   const OneSecond costs;
-  Simulator simulator(costs, profile);
+  walk::Simulator simulator(costs, profile);
   simulator.move(upload(1));
   simulator.move({.chunk = ChunkId{1}, .from = Tier::disk, .to = Tier::host, .bytes = 4096, .sequence = 1, .after = {}});
   simulator.compute({}, {}, {}, Lane::compute, 1);
@@ -49,7 +49,7 @@ TEST(Simulator, AWaitForACopyIsAStallOfItsLane) {
   MachineProfile profile;
   profile.memory_copy = 4096;
   const OneSecond costs;
-  Simulator simulator(costs, profile);
+  walk::Simulator simulator(costs, profile);
   simulator.move(upload(1));
   simulator.compute({}, {}, {.offsets = {}, .after = Clock::after(Lane::upload, 1)}, Lane::compute, 1);
   const auto times = simulator.finish_step();
@@ -65,10 +65,10 @@ TEST(Simulator, WaitsAtAStepsEndsAreToldFromThoseBetween) {
   MachineProfile profile;
   profile.memory_copy = 4096;
   const OneSecond costs;
-  Simulator simulator(costs, profile);
+  walk::Simulator simulator(costs, profile);
   for (std::uint64_t step = 0; step < 2; ++step) {
     const auto after = [&](Lane lane, std::uint64_t number) {
-      return Residency::Granted{.offsets = {}, .after = Clock::after(lane, number)};
+      return memory::Residency::Granted{.offsets = {}, .after = Clock::after(lane, number)};
     };
     const auto first = 2 * step + 1, second = first + 1;
     simulator.compute({.op = Op::update}, {}, {}, Lane::update, first);
@@ -92,9 +92,9 @@ TEST(Simulator, WaitsAtAStepsEndsAreToldFromThoseBetween) {
 TEST(Simulator, UpdatesBehindTheLastActionAreAStallOfTheirs) {
   const MachineProfile profile;
   const OneSecond costs;
-  Simulator simulator(costs, profile);
+  walk::Simulator simulator(costs, profile);
   simulator.compute({}, {}, {}, Lane::compute, 1);
-  const terrace::Residency::Granted behind{.offsets = {}, .after = Clock::after(Lane::compute, 1)};
+  const terrace::memory::Residency::Granted behind{.offsets = {}, .after = Clock::after(Lane::compute, 1)};
   simulator.compute({.op = Op::update}, {}, behind, Lane::update, 1);
   simulator.compute({.op = Op::update}, {}, behind, Lane::update, 2);
   const auto times = simulator.finish_step();
@@ -114,7 +114,7 @@ double both_ways(double disk_both) {
   profile.disk_both = disk_both;
   profile.disk_latency_s = 0.25;
   const OneSecond costs;
-  Simulator simulator(costs, profile);
+  walk::Simulator simulator(costs, profile);
   simulator.move({.chunk = ChunkId{0}, .from = Tier::disk, .to = Tier::host, .bytes = 4096, .sequence = 1, .after = {}});
   simulator.move({.chunk = ChunkId{1}, .from = Tier::host, .to = Tier::disk, .bytes = 4096, .sequence = 1, .after = {}});
   Clock after = Clock::after(Lane::read, 1);
@@ -148,8 +148,8 @@ TEST(MeasuredCosts, TellTimeAndDecideNothing) {
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(o.shape.batch.tokens()) * o.shape.micro_batches, 1);
   const auto& program = planned.programs.steady;
 
-  ProfileCosts estimated(map, profile), measured(map, profile);
-  measure_costs(measured, map, program, *device, *optimizer, {.tokens = tokens, .targets = tokens});
+  walk::ProfileCosts estimated(map, profile), measured(map, profile);
+  run::measure_costs(measured, map, program, *device, *optimizer, {.tokens = tokens, .targets = tokens});
   for (const auto& action : program.actions) {
     if (action.op == Op::prefetch) continue;
     EXPECT_GT(measured.seconds(action), 0) << to_text(action);

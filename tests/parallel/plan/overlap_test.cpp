@@ -29,7 +29,7 @@ namespace {
 using namespace std::chrono_literals;
 
 TEST(OverlapMeter, CountsWhatRunsBesideComputingOnce) {
-  OverlapMeter meter;
+  walk::OverlapMeter meter;
   meter.add(Lane::compute, 0, 4);
   meter.add(Lane::update, 3, 5);  // on the host, beside the device: counts as computing, too
   meter.add(Lane::compute, 8, 9);
@@ -42,7 +42,7 @@ TEST(OverlapMeter, CountsWhatRunsBesideComputingOnce) {
   EXPECT_DOUBLE_EQ(out.hidden_s, 3);
   EXPECT_DOUBLE_EQ(out.hidden(), 0.5);
   EXPECT_EQ(meter.take().seconds, 0);
-  EXPECT_EQ(Communicated{}.hidden(), 0);
+  EXPECT_EQ(walk::Communicated{}.hidden(), 0);
 }
 
 constexpr std::uint32_t kLayers = 6, kRanks = 2;
@@ -163,8 +163,8 @@ class MeetingCommunicator final : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   const std::string& name() const override { return name_; }
-  const Machines& machines() const override { return inner_->machines(); }
-  void issue(Stream& stream, Call call) override {
+  const comm::Machines& machines() const override { return inner_->machines(); }
+  void issue(Stream& stream, comm::Call call) override {
     stream.submit([this, number = meetings_.issue()] { meetings_.communicate(number); });
     inner_->issue(stream, std::move(call));
   }
@@ -178,7 +178,7 @@ class MeetingCommunicator final : public Communicator {
   Meetings& meetings_;
 };
 
-class GivenCosts final : public CostModel {
+class GivenCosts final : public walk::CostModel {
  public:
   double seconds(const Action& a) const override {
     if (communicates(a.op)) return kCollective_s;
@@ -243,7 +243,7 @@ TEST_P(Overlap, IsInTheTraceAndInTheSimulation) {
                             .gather_ahead = 1};
   std::vector<Meetings> meetings(kRanks);
   std::vector<Trace> traces(kRanks);
-  std::vector<StepResult> results(kRanks);
+  std::vector<run::StepResult> results(kRanks);
   const auto outcome = test::on_threads(kRanks, {2min}, [&](test::Rank& rank) {
     const auto r = static_cast<std::size_t>(rank.comm->rank());
     const auto model = meeting_model(&meetings[r]);

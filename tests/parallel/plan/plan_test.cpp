@@ -19,7 +19,7 @@ TEST(Plan, EverythingInTheDeviceMovesNothing) {
   const auto p = plan_of({});
   ASSERT_TRUE(p.fits) << p.refusal.why;
   EXPECT_EQ(p.map.update, Tier::device);
-  EXPECT_EQ(p.steady_traffic, Traffic{});
+  EXPECT_EQ(p.steady_traffic, memory::Traffic{});
   EXPECT_EQ(p.binding, "compute");
   EXPECT_NEAR(p.times.seconds, p.floor_s, 1e-9 * p.floor_s);
 }

@@ -71,10 +71,10 @@ double planned_s(const SearchedRun& run, const Candidate& c) {
     return alone.fits ? alone.times.seconds : 0;
   }
   auto schedule = pipeline::write_order("1f1b", {.ranks = request.mesh.pp, .micro_batches = c.micro_batches});
-  auto stages = balanced_stages(request, model, schedule, profile);
-  set_pipeline(request, {schedule, stages});
-  const auto plans = plan_ranks(request, model, profile, pool);
-  return std::ranges::all_of(plans, &Plan::fits) ? step_of_pipeline(request, plans, model, profile).seconds : 0;
+  auto stages = planning::balanced_stages(request, model, schedule, profile);
+  planning::set_pipeline(request, {schedule, stages});
+  const auto plans = planning::plan_ranks(request, model, profile, pool);
+  return std::ranges::all_of(plans, &Plan::fits) ? planning::step_of_pipeline(request, plans, model, profile).seconds : 0;
 }
 
 std::vector<FoundPlan> search_with(const SearchedRun& run, const SearchLimits& limits = {}, int threads = 1) {
@@ -202,8 +202,9 @@ TEST(SearchPlans, SearchesTheScheduleThatIsLeftOpen) {
     ThreadPool pool(1);
     auto request = request_of(run, f.candidate);
     const auto model = run.model(f.candidate.place, request);
-    const auto schedule = search_schedule(request, model, two_ranks_a_node(), pool);
-    EXPECT_EQ(step_of_pipeline(request, schedule.plans, model, two_ranks_a_node()).seconds, f.step_s) << schedule.name;
+    const auto schedule = planning::search_schedule(request, model, two_ranks_a_node(), pool);
+    EXPECT_EQ(planning::step_of_pipeline(request, schedule.plans, model, two_ranks_a_node()).seconds, f.step_s)
+        << schedule.name;
   }
   EXPECT_GT(pipelines, 0U);
 }
@@ -217,13 +218,14 @@ TEST(LayerEstimates, OfAPeriodAreThoseOfAllLayers) {
   for (auto run : {run_of(transformer, 1, 4), toy_run(1, 4)}) {
     const auto candidate = candidates(run.space).front();
     run.request.chunk_elements = 4096;  // otherwise a larger model has larger chunks
-    const auto few = estimate_layers(run, candidate, two_ranks_a_node());
+    const auto few = planning::estimate_layers(run, candidate, two_ranks_a_node());
     run.period = 0;
-    const auto all = estimate_layers(run, candidate, two_ranks_a_node());
+    const auto all = planning::estimate_layers(run, candidate, two_ranks_a_node());
     ASSERT_EQ(all.layers.size(), few.layers.size());
     for (std::size_t l = 0; l < all.layers.size(); ++l) {
       EXPECT_GT(all.layers[l].backward, 0) << "layer " << l;
-      for (const auto number : {&LayerEstimate::forward, &LayerEstimate::backward, &LayerEstimate::content})
+      for (const auto number :
+           {&planning::LayerEstimate::forward, &planning::LayerEstimate::backward, &planning::LayerEstimate::content})
         EXPECT_EQ(all.layers[l].*number, few.layers[l].*number) << "layer " << l;
     }
   }
@@ -241,11 +243,11 @@ TEST(PipelinePlans, TheScheduleAloneWaitsForTensorRanks) {
   PlanRequest request{.shape = {{2, 32}, 16}, .steps = 100, .mesh = mesh};
   const auto profile = two_ranks_a_node();
   auto schedule = pipeline::write_order("1f1b", {.ranks = 2, .micro_batches = 16});
-  auto stages = balanced_stages(request, model, schedule, profile);
-  set_pipeline(request, {schedule, stages});
+  auto stages = planning::balanced_stages(request, model, schedule, profile);
+  planning::set_pipeline(request, {schedule, stages});
   ThreadPool pool(1);
-  const auto plans = plan_ranks(request, model, profile, pool);
-  const auto together = step_of_pipeline(request, plans, model, profile);
+  const auto plans = planning::plan_ranks(request, model, profile, pool);
+  const auto together = planning::step_of_pipeline(request, plans, model, profile);
   ASSERT_TRUE(together.together);
   const auto costs = pipeline::stage_costs(*request.pipeline, model, plans.front().map, profile);
   EXPECT_GT(pipeline::simulate(request.pipeline->schedule, costs).makespan, 0.9 * together.seconds);

@@ -14,14 +14,16 @@ class Checker : public testing::Test {
  protected:
   Model model = toy::make_model({});
   StepMap map{model, {.shape = {{2, 16}, 3}}};
-  Program step(Updates updates) { return with_updates(with_norms(vertical(5, 3), map), map, updates); }
+  Program step(passes::Updates updates) {
+    return passes::with_updates(passes::with_norms(orders::vertical(5, 3), map), map, updates);
+  }
   static std::size_t find(const Program& p, const Action& a) {
     return static_cast<std::size_t>(std::ranges::find(p.actions, a) - p.actions.begin());
   }
   // The refusal's text; empty when the program is accepted.
-  std::string refusal(const Program& p, Updates updates) {
+  std::string refusal(const Program& p, passes::Updates updates) {
     try {
-      check_step(p, map, updates);
+      passes::check_step(p, map, updates);
       return "";
     } catch (const Error& e) {
       return e.what();
@@ -30,20 +32,20 @@ class Checker : public testing::Test {
 };
 
 TEST_F(Checker, AcceptsEveryOrderPassAndUpdateRule) {
-  for (const auto updates : {Updates::none, Updates::in_backward, Updates::before_use})
-    for (const auto& order : {horizontal(5, 3), vertical(5, 3), group_vertical(5, 3, 2)})
+  for (const auto updates : {passes::Updates::none, passes::Updates::in_backward, passes::Updates::before_use})
+    for (const auto& order : {orders::horizontal(5, 3), orders::vertical(5, 3), orders::group_vertical(5, 3, 2)})
       for (const bool recompute : {false, true}) {
         const StepMap each(model, {.shape = {{2, 16}, 3},
                                    .activations = choose_activations(model, {2, 16}, recompute ? kAllLayers : 0, kAllLayers)});
-        auto p = with_updates(with_norms(with_recompute(order, each), each), each, updates);
-        p = with_prefetches(with_offloads(p, each), each, 2);
+        auto p = passes::with_updates(passes::with_norms(passes::with_recompute(order, each), each), each, updates);
+        p = passes::with_prefetches(passes::with_offloads(p, each), each, 2);
         EXPECT_EQ(refusal(p, updates), "") << to_text(p);
       }
 }
 
 TEST_F(Checker, RefusesEachMissingAction) {
   // Every action of a step is needed: without any one of them the program is refused.
-  for (const auto updates : {Updates::in_backward, Updates::before_use}) {
+  for (const auto updates : {passes::Updates::in_backward, passes::Updates::before_use}) {
     const auto p = step(updates);
     for (std::size_t i = 0; i < p.actions.size(); ++i) {
       auto broken = p;
@@ -54,7 +56,7 @@ TEST_F(Checker, RefusesEachMissingAction) {
 }
 
 TEST_F(Checker, RefusesEachRepeatedAction) {
-  for (const auto updates : {Updates::in_backward, Updates::before_use}) {
+  for (const auto updates : {passes::Updates::in_backward, passes::Updates::before_use}) {
     const auto p = step(updates);
     for (std::size_t i = 0; i < p.actions.size(); ++i) {
       auto broken = p;
@@ -69,18 +71,19 @@ TEST_F(Checker, RefusesEachMissingOrRepeatedActionBetweenRanks) {
   for (const std::uint32_t zero : {0U, 1U, 2U, 3U})
     for (const bool whole_layers : {false, true})
       for (const bool canonical : {false, true})
-        for (const auto updates : {Updates::in_backward, Updates::before_use}) {
+        for (const auto updates : {passes::Updates::in_backward, passes::Updates::before_use}) {
           const auto optimizer = make_optimizer(whole_layers ? "lamb" : "adamw", {});
-          const StepMap shared(model, {.recipe = Recipe::of(DType::fp32, "fp32", optimizer->states()),
+          const StepMap shared(model, {.recipe = rules::Recipe::of(DType::fp32, "fp32", optimizer->states()),
                                        .shape = {{2, 16}, 2},
                                        .mesh = {.shard = 2},
                                        .data = {.zero = zero, .canonical = canonical},
                                        .layer_unit = optimizer->layer_unit()});
-          const auto order = with_gathers(with_norms(with_reductions(horizontal(5, 2), shared), shared), shared, 1);
-          const auto p = with_updates(order, shared, updates);
+          const auto order = passes::with_gathers(
+              passes::with_norms(passes::with_reductions(orders::horizontal(5, 2), shared), shared), shared, 1);
+          const auto p = passes::with_updates(order, shared, updates);
           const auto accepted = [&](const Program& program) {
             try {
-              check_step(program, shared, updates);
+              passes::check_step(program, shared, updates);
               return true;
             } catch (const Error&) {
               return false;
@@ -102,24 +105,25 @@ TEST_F(Checker, RefusesEachMissingOrRepeatedActionBetweenRanks) {
 }
 
 TEST_F(Checker, RefusesGradientsFoldedOutOfOrder) {
-  auto p = step(Updates::none);
+  auto p = step(passes::Updates::none);
   std::swap(p.actions[find(p, {.op = Op::backward, .layer = 2, .micro_batch = 0})],
             p.actions[find(p, {.op = Op::backward, .layer = 2, .micro_batch = 1})]);
-  EXPECT_NE(refusal(p, Updates::none).find("micro-batch order"), std::string::npos);
+  EXPECT_NE(refusal(p, passes::Updates::none).find("micro-batch order"), std::string::npos);
 }
 
 TEST_F(Checker, RefusesABackwardBeforeItsForward) {
-  auto p = step(Updates::none);
+  auto p = step(passes::Updates::none);
   const auto f = find(p, {.op = Op::forward, .layer = 1, .micro_batch = 2});
   const auto b = find(p, {.op = Op::backward, .layer = 1, .micro_batch = 2});
   std::swap(p.actions[f], p.actions[b]);
-  EXPECT_NE(refusal(p, Updates::none), "");
+  EXPECT_NE(refusal(p, passes::Updates::none), "");
 }
 
 TEST_F(Checker, NamesTheChunkThatIsAbsent) {
-  auto p = step(Updates::none);
+  auto p = step(passes::Updates::none);
   p.actions.erase(p.actions.begin());  // forward l0 m0
-  EXPECT_NE(refusal(p, Updates::none).find("input of blocks.0, micro-batch 0"), std::string::npos) << refusal(p, Updates::none);
+  EXPECT_NE(refusal(p, passes::Updates::none).find("input of blocks.0, micro-batch 0"), std::string::npos)
+      << refusal(p, passes::Updates::none);
 }
 
 }  // namespace

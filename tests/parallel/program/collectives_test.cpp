@@ -43,28 +43,28 @@ struct Ranks {
     request.evaluate_batches = std::uint64_t{request.shape.micro_batches} * data.ranks;
     const auto optimizer = make_optimizer(optimizer_name, {});
     for (u32 rank = 0; rank < request.mesh.size(); ++rank) {
-      StepMap::Options options{.recipe = Recipe::of(model.dtype, "fp32", optimizer->states()),
+      StepMap::Options options{.recipe = rules::Recipe::of(model.dtype, "fp32", optimizer->states()),
                                .shape = request.shape,
-                               .chunk_elements = Layout::kBlockElements,
+                               .chunk_elements = memory::Layout::kBlockElements,
                                .mesh = request.mesh,
                                .data = request.data,
                                .rank = rank,
                                .layer_unit = optimizer->layer_unit()};
       if (request.pipeline) options.pipeline = placement_of(*request.pipeline);
       maps.push_back(std::make_unique<StepMap>(model, options));
-      programs.push_back(write_programs(*maps.back(), request, 0, 1));
+      programs.push_back(planning::write_programs(*maps.back(), request, 0, 1));
     }
   }
-  void check(Program Programs::*which) const {
-    std::vector<RankProgram> all;
+  void check(Program planning::Programs::*which) const {
+    std::vector<passes::RankProgram> all;
     for (std::size_t r = 0; r < maps.size(); ++r) all.push_back({*maps[r], programs[r].*which});
-    check_collectives(all);
+    passes::check_collectives(all);
   }
 
   Model model;
   PlanRequest request;
   std::vector<std::unique_ptr<StepMap>> maps;
-  std::vector<Programs> programs;
+  std::vector<planning::Programs> programs;
 };
 
 TEST(Collectives, AllRanksIssueTheSameInOneOrder) {
@@ -80,15 +80,16 @@ TEST(Collectives, AllRanksIssueTheSameInOneOrder) {
                                        shard_group, canonical ? ", canonical" : ""));
               const test::DataRanks data{.ranks = ranks, .zero = zero, .canonical = canonical, .shard_group = shard_group};
               const Ranks all(order, data, optimizer, order != "pipedream-2bw");
-              for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate,
-                                       &Programs::fill, &Programs::gather, &Programs::visit})
+              for (const auto which : {&planning::Programs::first, &planning::Programs::steady, &planning::Programs::drain,
+                                       &planning::Programs::evaluate, &planning::Programs::fill, &planning::Programs::gather,
+                                       &planning::Programs::visit})
                 ASSERT_NO_THROW(all.check(which));
               ++runs;
             }
   EXPECT_EQ(5 * 3 * (2 * 2 * 4 + 2 * 2 * 3 + 2 * 4), runs);
 }
 
-void expect_refused(const Ranks& ranks, Program Programs::*which, const std::string& part) {
+void expect_refused(const Ranks& ranks, Program planning::Programs::*which, const std::string& part) {
   try {
     ranks.check(which);
     FAIL() << "accepted: " << part;
@@ -105,7 +106,7 @@ TEST(Collectives, ARankThatLeavesAReductionOutIsNamed) {
   Ranks ranks("", {.ranks = 2, .zero = 2});
   auto& program = ranks.programs[1].steady;
   program.actions.erase(first_of(program, Op::reduce));
-  expect_refused(ranks, &Programs::steady, "data rank 1 of pipeline rank 0: ");
+  expect_refused(ranks, &planning::Programs::steady, "data rank 1 of pipeline rank 0: ");
 }
 
 // Both calls have the same number of bytes, but other ranks and other operations.
@@ -116,7 +117,7 @@ TEST(Collectives, ARankInAnotherOrderIsNamed) {
   ASSERT_NE(actions.end(), reduce);
   ASSERT_NE(actions.end(), gather);
   std::swap(*reduce, *gather);
-  expect_refused(ranks, &Programs::steady, "data rank 0 of pipeline rank 0: gather l");
+  expect_refused(ranks, &planning::Programs::steady, "data rank 0 of pipeline rank 0: gather l");
 }
 
 TEST(Collectives, ADirectionThatLeavesAReductionOutIsNamed) {
@@ -126,14 +127,14 @@ TEST(Collectives, ADirectionThatLeavesAReductionOutIsNamed) {
   ASSERT_NE(program.actions.end(), reduce);
   const auto text = to_text(*reduce);
   program.actions.erase(reduce);
-  expect_refused(ranks, &Programs::steady, "data rank 0 of pipeline rank 1: nothing more");
+  expect_refused(ranks, &planning::Programs::steady, "data rank 0 of pipeline rank 1: nothing more");
 }
 
 TEST(Collectives, AStageWithoutAVerdictIsNamed) {
   Ranks ranks("pipedream-2bw", {}, "adamw", false);
   auto& actions = ranks.programs[0].steady.actions;
   std::erase_if(actions, [](const Action& a) { return a.op == Op::verdict; });
-  expect_refused(ranks, &Programs::steady,
+  expect_refused(ranks, &planning::Programs::steady,
                  "data rank 0 of pipeline rank 0: nothing more\n  data rank 0 of pipeline rank 1: verdict u0");
 }
 
@@ -141,17 +142,17 @@ TEST(Collectives, AStageWithoutAVerdictIsNamed) {
 TEST(Collectives, ARecordNamesItsBytes) {
   const Ranks ranks("", {.ranks = 2, .zero = 2, .gradients = Travel::bf16});
   const auto& map = *ranks.maps[1];
-  const auto all = collectives_of(map, {.op = Op::reduce, .layer = 1, .micro_batch = 0, .chunk = 0});
+  const auto all = map::collectives_of(map, {.op = Op::reduce, .layer = 1, .micro_batch = 0, .chunk = 0});
   ASSERT_EQ(1U, all.size());
   const auto& c = all.front();
-  const auto group = 2 * Layout::kBlockElements * sizeof(float);
-  EXPECT_EQ(Operation::reduce_scatter, c.operation);
-  EXPECT_EQ(Members{Axis::shard}, reduced_to(map.mesh(), c.members));
-  EXPECT_EQ((ChunkBytes{map.gradients(1), 1, 0, group}), c.from);
-  EXPECT_EQ((ChunkBytes{map.state(Kind::gradient, 1, 1), 1, 0, group / 2}), c.to);
-  EXPECT_EQ((Reduction{.from = DType::bf16, .to = DType::fp32}), c.reduction);
-  EXPECT_EQ(group / 2, wire_bytes(c));
-  const auto uses = uses_of(map, all);
+  const auto group = 2 * memory::Layout::kBlockElements * sizeof(float);
+  EXPECT_EQ(comm::Operation::reduce_scatter, c.operation);
+  EXPECT_EQ(mesh::Members{Axis::shard}, mesh::reduced_to(map.mesh(), c.members));
+  EXPECT_EQ((map::ChunkBytes{map.gradients(1), 1, 0, group}), c.from);
+  EXPECT_EQ((map::ChunkBytes{map.state(ChunkKind::gradient, 1, 1), 1, 0, group / 2}), c.to);
+  EXPECT_EQ((comm::Reduction{.from = DType::bf16, .to = DType::fp32}), c.reduction);
+  EXPECT_EQ(group / 2, map::wire_bytes(c));
+  const auto uses = map::uses_of(map, all);
   ASSERT_EQ(2U, uses.size());
   EXPECT_EQ(Access::read, uses[0].access);
   EXPECT_EQ(Access::overwrite, uses[1].access) << "the first micro-batch begins the sum";

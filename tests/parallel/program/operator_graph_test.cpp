@@ -167,7 +167,7 @@ struct RankRun {
       return *stream;
     };
     const auto bytes_of = [](Numbers& numbers) {
-      return Bytes{reinterpret_cast<std::byte*>(numbers.data()), numbers.size() * sizeof(double)};
+      return comm::Bytes{reinterpret_cast<std::byte*>(numbers.data()), numbers.size() * sizeof(double)};
     };
     const auto arrive = [](Result& r) {
       for (auto& event : r.comes) event.wait();
@@ -228,8 +228,8 @@ void expect_serial(const Schedule& s, const CommunicationFaults& faults = {}) {
   std::uint64_t sent = 0, received = 0;
   for (u32 r = 0; r < p.ranks; ++r) {
     EXPECT_EQ(runs[r].peak_live, timing.peak_live[r]) << "rank " << r;
-    sent += ledgers[r].of("world", Operation::send).calls;
-    received += ledgers[r].of("world", Operation::receive).calls;
+    sent += ledgers[r].of("world", comm::Operation::send).calls;
+    received += ledgers[r].of("world", comm::Operation::receive).calls;
   }
   EXPECT_EQ(sent, 2 * s.micro_batches * cut_edges(p));
   EXPECT_EQ(received, sent);

@@ -16,8 +16,9 @@ namespace {
 TEST(Program, TextRoundTrips) {
   const auto model = toy::make_model({});
   const StepMap map(model, {.shape = {{2, 16}, 3}, .activations = choose_activations(model, {2, 16}, kAllLayers, kAllLayers)});
-  auto p = with_updates(with_norms(with_recompute(vertical(5, 3), map), map), map, Updates::before_use);
-  p = with_prefetches(with_offloads(p, map), map, 2);
+  auto p = passes::with_updates(passes::with_norms(passes::with_recompute(orders::vertical(5, 3), map), map), map,
+                                passes::Updates::before_use);
+  p = passes::with_prefetches(passes::with_offloads(p, map), map, 2);
   p.actions.push_back({.op = Op::fill, .layer = 1, .chunk = 2});
   p.actions.push_back({.op = Op::backward_input, .layer = 4, .micro_batch = 1});
   EXPECT_EQ(parse_program(to_text(p)), p);
@@ -40,8 +41,9 @@ TEST(Program, ParserNamesTheLine) {
 
 // For each prefetch whose chunk is overwritten next: the number of layer actions between.
 std::vector<std::uint32_t> places_ahead(const StepMap& map, std::uint32_t depth) {
-  const auto p =
-      with_prefetches(with_updates(with_norms(vertical(map.layers(), 3), map), map, Updates::in_backward), map, depth);
+  const auto p = passes::with_prefetches(
+      passes::with_updates(passes::with_norms(orders::vertical(map.layers(), 3), map), map, passes::Updates::in_backward), map,
+      depth);
   std::vector<std::uint32_t> distances;
   for (std::size_t i = 0; i < p.actions.size(); ++i) {
     const auto& wanted = p.actions[i];
@@ -89,18 +91,18 @@ std::vector<std::size_t> updates_ahead(const Program& step, std::uint32_t layers
 TEST(Updates, StandSoManyActionsBeforeTheFirstUse) {
   const auto model = toy::make_model({.tied = false});
   const StepMap map(model, {.shape = {{2, 16}, 1}});
-  const auto order = with_norms(horizontal(map.layers(), 1), map);
+  const auto order = passes::with_norms(orders::horizontal(map.layers(), 1), map);
   ASSERT_EQ(map.layers(), 5U);
   using Distances = std::vector<std::size_t>;
-  EXPECT_EQ(updates_ahead(with_updates(order, map, Updates::before_use), 5), (Distances{0, 0, 0, 0, 0}));
-  EXPECT_EQ(updates_ahead(with_updates(order, map, Updates::before_use, 2), 5), (Distances{0, 1, 2, 2, 2}));
-  EXPECT_EQ(updates_ahead(with_updates(order, map, Updates::before_use, 9), 5), (Distances{0, 1, 2, 3, 4}));
+  EXPECT_EQ(updates_ahead(passes::with_updates(order, map, passes::Updates::before_use), 5), (Distances{0, 0, 0, 0, 0}));
+  EXPECT_EQ(updates_ahead(passes::with_updates(order, map, passes::Updates::before_use, 2), 5), (Distances{0, 1, 2, 2, 2}));
+  EXPECT_EQ(updates_ahead(passes::with_updates(order, map, passes::Updates::before_use, 9), 5), (Distances{0, 1, 2, 3, 4}));
   for (const std::uint32_t ahead : {0U, 2U, 9U})
-    check_step(with_updates(order, map, Updates::before_use, ahead), map, Updates::before_use);
+    passes::check_step(passes::with_updates(order, map, passes::Updates::before_use, ahead), map, passes::Updates::before_use);
 }
 
 TEST(Orders, BackwardsAscendInEveryOrder) {
-  for (const auto& p : {horizontal(4, 5), vertical(4, 5), group_vertical(4, 5, 2)}) {
+  for (const auto& p : {orders::horizontal(4, 5), orders::vertical(4, 5), orders::group_vertical(4, 5, 2)}) {
     std::vector<std::uint32_t> next(4, 0);
     std::size_t forwards = 0;
     for (const auto& a : p.actions) {
@@ -115,7 +117,7 @@ TEST(Orders, BackwardsAscendInEveryOrder) {
 }
 
 TEST(Orders, VerticalUsesEachLayerOnceForAllMicroBatches) {
-  const auto p = vertical(3, 4);
+  const auto p = orders::vertical(3, 4);
   std::size_t changes = 0;
   for (std::size_t i = 1; i < p.actions.size(); ++i) changes += p.actions[i].layer != p.actions[i - 1].layer;
   EXPECT_EQ(changes, 4U);  // 0 1 2 1 0
@@ -125,7 +127,8 @@ TEST(StepMap, UsesNeverNameAChunkTwice) {
   for (const bool tied : {true, false}) {
     const auto model = toy::make_model({.tied = tied});
     const StepMap map(model, {.shape = {{2, 16}, 2}, .activations = choose_activations(model, {2, 16}, kAllLayers, 0)});
-    auto p = with_updates(with_norms(with_recompute(horizontal(5, 2), map), map), map, Updates::in_backward);
+    auto p = passes::with_updates(passes::with_norms(passes::with_recompute(orders::horizontal(5, 2), map), map), map,
+                                  passes::Updates::in_backward);
     for (const auto& a : p.actions) {
       std::set<std::uint32_t> seen;
       for (const auto& use : map.uses(a)) EXPECT_TRUE(seen.insert(index(use.chunk)).second) << to_text(a);
@@ -135,9 +138,9 @@ TEST(StepMap, UsesNeverNameAChunkTwice) {
 
 TEST(StepMap, ChunkIdsAreGivenOnce) {
   const auto model = toy::make_model({.dtype = DType::bf16});
-  const StepMap map(model, {.recipe = Recipe::of(DType::bf16), .shape = {{2, 16}, 2}});
-  Lru policy;
-  Residency residency({}, policy, 2);
+  const StepMap map(model, {.recipe = rules::Recipe::of(DType::bf16), .shape = {{2, 16}, 2}});
+  memory::Lru policy;
+  memory::Residency residency({}, policy, 2);
   map.chunks().add_to(residency);
   ASSERT_EQ(residency.chunks(), map.chunks().size());
   for (std::uint32_t c = 0; c < map.chunks().size(); ++c) {

@@ -94,14 +94,14 @@ class Watched final : public Layer {
 
 class GatedCommunicator final : public Communicator {
  public:
-  using Counts = std::function<bool(Operation)>;
+  using Counts = std::function<bool(comm::Operation)>;
   GatedCommunicator(std::unique_ptr<Communicator> inner, Beside& beside, Counts counts)
       : inner_(std::move(inner)), name_(inner_->name()), beside_(beside), counts_(std::move(counts)) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   const std::string& name() const override { return name_; }
-  const Machines& machines() const override { return inner_->machines(); }
-  void issue(Stream& stream, Call what) override {
+  const comm::Machines& machines() const override { return inner_->machines(); }
+  void issue(Stream& stream, comm::Call what) override {
     if (counts_(what.operation)) stream.submit([this, call = beside_.issue()] { beside_.exchanges(call); });
     inner_->issue(stream, std::move(what));
   }
@@ -125,7 +125,7 @@ inline std::map<std::size_t, std::string> partners_of(const StepMap& map, const 
   std::size_t number = 0;
   for (auto a = program.actions.begin(); a != program.actions.end(); ++a) {
     const auto here = number;
-    for (const auto& c : collectives_of(map, *a)) number += counts(c.operation) ? 1 : 0;
+    for (const auto& c : map::collectives_of(map, *a)) number += counts(c.operation) ? 1 : 0;
     if (!is_layer_action(a->op) || !map.phases().exchanges(*a)) continue;
     const auto to = map.phases().phase(*a).exchange->to.number;
     for (auto next = a + 1; next != program.actions.end(); ++next) {

@@ -15,7 +15,7 @@ namespace terrace {
 namespace {
 
 // The kernel's file operations; while the gate is shut, syncs wait.
-class GatedFiles final : public FileOps {
+class GatedFiles final : public io::FileOps {
  public:
   int create(int directory, const std::string& name) override { return kernel_->create(directory, name); }
   std::int64_t read(int file, std::span<std::byte> to) override { return kernel_->read(file, to); }
@@ -51,7 +51,7 @@ class GatedFiles final : public FileOps {
     syncs_ = 0;
     changed_.notify_all();
   }
-  const std::shared_ptr<FileOps> kernel_ = make_file_ops();
+  const std::shared_ptr<io::FileOps> kernel_ = io::make_file_ops();
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = true, fails_ = false;

@@ -18,15 +18,15 @@ namespace terrace::test {
 
 // [kind] is the hash of its elements in the order of the model's tensors. A part that several stores hold is read from the
 // first of them. Packed state of an optimizer is left out, because it does not have one number for each element.
-inline std::map<std::string, std::uint64_t> committed_hashes(const Model& model, const Recipe& recipe,
+inline std::map<std::string, std::uint64_t> committed_hashes(const Model& model, const rules::Recipe& recipe,
                                                              std::span<const ChunkStore::Options> stores) {
-  CommittedState state(stores);
+  state::CommittedState state(stores);
   const StepMap whole(model, {.recipe = recipe, .shape = {{1, 1}, 1}});
   const auto& layout = whole.layout();
   std::map<std::string, std::uint64_t> hashes;
   for (const auto kind : recipe.kinds()) {
     const auto format = recipe.format_of(kind);
-    if (kind == Kind::gradient || is_packed(format)) continue;
+    if (kind == ChunkKind::gradient || rules::is_packed(format)) continue;
     std::uint64_t hash = 0;
     for (std::uint32_t l = 0; l < layout.layers(); ++l) {  // a layer is read as one chunk
       std::vector<TensorRange> tensors;
@@ -36,7 +36,7 @@ inline std::map<std::string, std::uint64_t> committed_hashes(const Model& model,
         tensors.push_back({layout.param_at(l, t).name, 0, place.elements, place.first_element});
         end = std::max(end, place.first_element + place.elements);
       }
-      const auto elements = round_up(end, Layout::kPageElements);
+      const auto elements = round_up(end, memory::Layout::kPageElements);
       std::vector<std::byte> bytes(recipe.chunk_bytes(kind, elements));
       state.read({.chunk = {},
                   .kind = kind,

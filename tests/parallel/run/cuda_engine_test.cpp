@@ -56,12 +56,13 @@ class CudaEngine : public test::FolderTest {
   static std::unique_ptr<Optimizer> told(std::unique_ptr<Optimizer> optimizer, const std::shared_ptr<FakeCuda>& fake) {
     return std::make_unique<test::ToldOptimizer>(std::move(optimizer), fake);
   }
-  static std::unique_ptr<Device> on_runtime(std::shared_ptr<CudaRuntime> runtime, const std::shared_ptr<FakeCuda>& fake,
+  static std::unique_ptr<Device> on_runtime(std::shared_ptr<cuda::CudaRuntime> runtime, const std::shared_ptr<FakeCuda>& fake,
                                             ThreadPool& pool) {
-    return make_device_on(
-        std::move(runtime), pool, {},
-        [&](CudaRuntime&, Device& device) { return std::make_unique<test::LaunchedMath>(make_cpu_math(device.pool()), fake); },
-        {.copy_bytes = 64 * kKiB, .register_bytes = kMiB});
+    return cuda::make_device_on(std::move(runtime), pool, {},
+                                [&](cuda::CudaRuntime&, Device& device) {
+                                  return std::make_unique<test::LaunchedMath>(make_cpu_math(device.pool()), fake);
+                                },
+                                {.copy_bytes = 64 * kKiB, .register_bytes = kMiB});
   }
   static std::shared_ptr<FakeCuda> make_fake(std::uint64_t jitter_seed) {
     auto fake = test::strict_fake();
@@ -153,24 +154,24 @@ class Forgetful final : public test::PassedOn {
       : PassedOn(std::move(fake)), forgetful_(stream), first_(first) {}
   [[nodiscard]] std::size_t streams() const { return streams_.size(); }
 
-  int synchronize_event(CudaEventHandle event) override {
+  int synchronize_event(cuda::CudaEventHandle event) override {
     {
       const std::lock_guard lock(mutex_);
       if (forgetful_ < streams_.size() && recorded_on_[event] == streams_[forgetful_]) {
         const int number = waits_++ - first_;
-        if (number >= 0 && number < kForgets) return kCudaSuccess;
+        if (number >= 0 && number < kForgets) return cuda::kCudaSuccess;
       }
     }
     return PassedOn::synchronize_event(event);
   }
-  int record_event(CudaEventHandle event, CudaStreamHandle stream) override {
+  int record_event(cuda::CudaEventHandle event, cuda::CudaStreamHandle stream) override {
     {
       const std::lock_guard lock(mutex_);
       recorded_on_[event] = stream;
     }
     return PassedOn::record_event(event, stream);
   }
-  int create_stream(CudaStreamHandle* stream) override {
+  int create_stream(cuda::CudaStreamHandle* stream) override {
     const int code = PassedOn::create_stream(stream);
     const std::lock_guard lock(mutex_);
     streams_.push_back(*stream);
@@ -182,8 +183,8 @@ class Forgetful final : public test::PassedOn {
   const int first_;
   int waits_ = 0;
   std::mutex mutex_;
-  std::vector<CudaStreamHandle> streams_;
-  std::map<CudaEventHandle, CudaStreamHandle> recorded_on_;
+  std::vector<cuda::CudaStreamHandle> streams_;
+  std::map<cuda::CudaEventHandle, cuda::CudaStreamHandle> recorded_on_;
 };
 
 // The kind of race that a complaint reports, the later operation first: "a copy writes what a kernel reads".
@@ -281,8 +282,8 @@ TEST_F(CudaEngineRaces, AnUpdateOrReadOfTheHostThatIsNotWaitedForIsFound) {
 class Unregistering final : public test::PassedOn {
  public:
   using PassedOn::PassedOn;
-  int register_host(void* /*data*/, std::size_t /*bytes*/) override { return kCudaSuccess; }
-  int unregister_host(void* /*data*/) override { return kCudaSuccess; }
+  int register_host(void* /*data*/, std::size_t /*bytes*/) override { return cuda::kCudaSuccess; }
+  int unregister_host(void* /*data*/) override { return cuda::kCudaSuccess; }
 };
 
 TEST_F(CudaEngine, ACopyFromPageableMemoryIsFound) {
@@ -317,7 +318,7 @@ TEST_F(CudaEngine, UpdatesByItsKernelsGiveTheCpusBits) {
         on_device.disk_tier = true;
       }
       on_device.make_optimizer = [&] {
-        return told(make_cuda_optimizer("adamw", {}, test::emulated_updates(fake, launched)), fake);
+        return told(rules::make_cuda_optimizer("adamw", {}, test::emulated_updates(fake, launched)), fake);
       };
       expect_bits(reference, toy::run(on_device));
       EXPECT_GT(launched, 0);
@@ -340,7 +341,7 @@ TEST_F(CudaEngine, UpdatesOfWholeLayersByItsKernelsGiveTheCpusBits) {
       auto on_device = on_fake(o, fake);
       on_device.update = Tier::device;
       on_device.make_optimizer = [&] {
-        return told(make_cuda_optimizer(name, {}, {}, test::emulated_layer_updates(fake, launched)), fake);
+        return told(rules::make_cuda_optimizer(name, {}, {}, test::emulated_layer_updates(fake, launched)), fake);
       };
       if (!whole) {
         const auto smallest = plan(toy::make_model(o.sizes), toy::request_of(on_device), on_device.profile).smallest_bytes;
@@ -376,7 +377,7 @@ TEST_F(CudaEngine, RanksThatShareLayersUpdateThemByTheirKernels) {
       shared.shape.micro_batches = 2;
       shared.update = Tier::device;
       shared.make_optimizer = [&] {
-        return told(make_cuda_optimizer(name, {}, {}, test::emulated_layer_updates(fake, launched)), fake);
+        return told(rules::make_cuda_optimizer(name, {}, {}, test::emulated_layer_updates(fake, launched)), fake);
       };
       const auto all = toy::run_ranks(shared);
       EXPECT_GT(launched, 0);

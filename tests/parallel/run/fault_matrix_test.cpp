@@ -116,7 +116,7 @@ class FaultMatrix : public testing::TestWithParam<Cell> {
 
 // An abandoned request holds the store's lock until it ends.
 void FaultMatrix::wait_until_free() const {
-  const FileHandle lock(::open((folder_ / "store" / "lock").c_str(), O_RDWR | O_CLOEXEC));
+  const files::FileHandle lock(::open((folder_ / "store" / "lock").c_str(), O_RDWR | O_CLOEXEC));
   for (int i = 0; i < 600; ++i) {
     if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return;
     std::this_thread::sleep_for(100ms);
@@ -144,7 +144,7 @@ std::string FaultMatrix::lost_chunk() const {
 void FaultMatrix::goes_on(std::uint64_t hash, toy::RunOptions o, bool may_be_lost) {
   wait_until_free();
   o.file_ops = nullptr;
-  o.deadline = kIoDeadline;
+  o.deadline = io::kIoDeadline;
   o.resume = ChunkStore::has_commit(store());
   const auto lost = o.resume ? lost_chunk() : "";
   if (!lost.empty()) {
@@ -212,7 +212,7 @@ void FaultMatrix::in_the_engine() {
     std::vector<SimulatedFault> faults;
     if (fault) faults.push_back({at, fault->what, fault->error_number, op});
     o.make_io = simulated(seed + 1, faults);
-    o.deadline = cell.fault == "never" ? kShortDeadline : kIoDeadline;
+    o.deadline = cell.fault == "never" ? kShortDeadline : io::kIoDeadline;
     const auto begin = std::chrono::steady_clock::now();
     std::thread later([&] {
       if (cell.fault != "delayed") return;
@@ -250,7 +250,7 @@ void FaultMatrix::in_the_engine() {
       ASSERT_EQ(1U, disk->late_ends());
     }
     wait_until_free();
-    const FileHandle file(::open(data().c_str(), O_WRONLY | O_CLOEXEC));
+    const files::FileHandle file(::open(data().c_str(), O_WRONLY | O_CLOEXEC));
     const auto bytes = disk->file(0);
     ASSERT_EQ(static_cast<ssize_t>(bytes.size()), ::pwrite(file.get(), bytes.data(), bytes.size(), 0));
     o.make_io = simulated(seed + 2, {});
@@ -319,7 +319,7 @@ void FaultMatrix::in_the_files() {
     const auto files = std::make_shared<FaultyFiles>(
         FaultyFiles::Fault{.call = call, .at = at, .what = fault.what, .error_number = fault.error_number, .delay = kDelay});
     o.file_ops = files;
-    o.deadline = cell.fault == "never" ? kShortFileDeadline : kIoDeadline;
+    o.deadline = cell.fault == "never" ? kShortFileDeadline : io::kIoDeadline;
     const auto ended = train(o);
     EXPECT_TRUE(files->struck());
     if (fault.says.empty()) {

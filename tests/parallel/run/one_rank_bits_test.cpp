@@ -80,7 +80,7 @@ class OneRankBits : public FolderTest, public testing::WithParamInterface<std::s
     for (const auto tier : {Tier::device, Tier::host}) EXPECT_EQ(rank.peak[tier], rank.planned.peak_bytes[tier]);
   }
   // Reads the stores in both orders, so that state held by two of them must be the same in both.
-  static std::map<std::string, std::uint64_t> hashes(const Settings& s, const Recipe& recipe) {
+  static std::map<std::string, std::uint64_t> hashes(const Settings& s, const rules::Recipe& recipe) {
     auto stores = stores_of(s);
     const auto model = toy::make_model(s.run.sizes);
     const auto all = committed_hashes(model, recipe, stores);
@@ -112,17 +112,18 @@ class OneRankBits : public FolderTest, public testing::WithParamInterface<std::s
 bool fits(const Model& model, const StepMap::Options& options, const PlanRequest& request) {
   const MachineProfile profile;
   const StepMap map(model, options);
-  const ProfileCosts costs(map, profile);
-  const auto programs = write_programs(map, request, request.prefetch_depth == kAutoDepth ? 1 : request.prefetch_depth,
-                                       request.gather_ahead == kAutoDepth ? 0 : request.gather_ahead);
+  const walk::ProfileCosts costs(map, profile);
+  const auto programs =
+      planning::write_programs(map, request, request.prefetch_depth == kAutoDepth ? 1 : request.prefetch_depth,
+                               request.gather_ahead == kAutoDepth ? 0 : request.gather_ahead);
   auto budget = request.budget;
   budget.commit_only = !request.disk_tier;
   budget = with_room_for_commits(budget);
   try {
     for (const bool resumed : {false, true})
-      dry_run(map, request, programs, budget, request.generations, costs, profile, {.resumed = resumed});
+      planning::dry_run(map, request, programs, budget, request.generations, costs, profile, {.resumed = resumed});
     return true;
-  } catch (const DoesNotFit&) {
+  } catch (const memory::DoesNotFit&) {
     return false;
   }
 }

@@ -178,7 +178,7 @@ inline std::string refusal_of(Settings s) {
   try {
     s.settle();
     if (s.run.pipeline) static_cast<void>(pipeline::placement_of(*s.run.pipeline));
-    check_request(toy::make_model(s.run.sizes), toy::request_of(s.run));
+    planning::check_request(toy::make_model(s.run.sizes), toy::request_of(s.run));
     return "";
   } catch (const Error& e) {
     return e.what();

@@ -147,11 +147,11 @@ TEST_F(Context, TheLedgerIsTheFormula) {
     const StepMap map(model, planned.map);
     double planned_bytes = 0;
     for (const auto& action : planned.programs.steady.actions)
-      for (const auto& exchange : exchanges_of(map, action))
-        if (exchange.operation == Operation::all_to_all) planned_bytes += link_bytes({}, exchange).within;
+      for (const auto& exchange : map::exchanges_of(map, action))
+        if (exchange.operation == comm::Operation::all_to_all) planned_bytes += map::link_bytes({}, exchange).within;
     const std::uint64_t both_ways = (3 + 1) * tokens * width * number, sent = both_ways * (ranks - 1) / ranks;
     for (const auto& rank : run_all(o)) {
-      const auto entry = rank.step.of("cp", Operation::all_to_all);
+      const auto entry = rank.step.of("cp", comm::Operation::all_to_all);
       const auto times = blocks * m * (recompute ? 3 : 2);
       EXPECT_EQ(2 * times, entry.calls);
       EXPECT_EQ(sent * times, entry.sent_bytes);
@@ -184,9 +184,9 @@ TEST_F(Context, RanksAgreeOnTheirStepsAndOnTheBytesBetweenEachPair) {
   std::deque<StepMap> maps;
   for (std::size_t r = 0; r < 4; ++r) maps.emplace_back(models[r], plans[r].map);
   const auto check = [&](const StepMap& last) {
-    std::vector<RankProgram> ranks;
+    std::vector<passes::RankProgram> ranks;
     for (std::size_t r = 0; r < 4; ++r) ranks.push_back({r == 3 ? last : maps[r], plans[r].programs.steady});
-    check_collectives(ranks);
+    passes::check_collectives(ranks);
   };
   EXPECT_NO_THROW(check(maps[3]));
   auto options = plans[0].map;

@@ -19,7 +19,7 @@ constexpr std::int64_t kSeq = 24, kDocuments = 4;  // positions and documents of
 // Three documents of unequal lengths (every third sequence begins with one of a single token), then padding or none.
 std::vector<std::int64_t> lengths(std::uint64_t sequence) {
   const auto draw = [&](std::uint64_t at, std::uint64_t below) {
-    return static_cast<std::int64_t>(random_below(11, sequence, at, below));
+    return static_cast<std::int64_t>(math::random_below(11, sequence, at, below));
   };
   const std::int64_t first = sequence % 3 == 0 ? 1 : 2 + draw(0, 9), second = 2 + draw(1, 7);
   const std::int64_t third = sequence % 2 == 0 ? kSeq - first - second : 2 + draw(2, 3);
@@ -27,8 +27,8 @@ std::vector<std::int64_t> lengths(std::uint64_t sequence) {
 }
 
 std::int32_t token(Split split, std::uint64_t document, std::int64_t at, std::int64_t vocab) {
-  return static_cast<std::int32_t>(random_below(split == Split::training ? 3 : 4, document, static_cast<std::uint64_t>(at),
-                                                static_cast<std::uint64_t>(vocab)));
+  return static_cast<std::int32_t>(math::random_below(split == Split::training ? 3 : 4, document,
+                                                      static_cast<std::uint64_t>(at), static_cast<std::uint64_t>(vocab)));
 }
 
 // Tokens and targets of a document, at the begin of the spans; the last token and some others have no target.
@@ -378,12 +378,12 @@ TEST_F(DocumentsRun, AStepWithoutTargetsChangesNoLocalCopy) {
 
 TEST(Documents, PiecesEndAtBorders) {
   const std::vector<std::int32_t> begins{0, 0, 2, 3, 3, 3, 0, 1, 1, 1, 1, 1};
-  const Documents documents(begins, 6);
-  using Piece = Documents::Piece;
+  const model::Documents documents(begins, 6);
+  using Piece = model::Documents::Piece;
   EXPECT_THAT(documents.pieces(0, {0, 6}), ElementsAre(Piece{0, 2, 0}, Piece{2, 1, 2}, Piece{3, 3, 3}));
   EXPECT_THAT(documents.pieces(0, {1, 3}), ElementsAre(Piece{1, 1, 0}, Piece{2, 1, 2}, Piece{3, 1, 3}));
   EXPECT_THAT(documents.pieces(1, {4, 2}), ElementsAre(Piece{4, 2, 1}));
-  EXPECT_THAT(Documents().pieces(1, {4, 2}), ElementsAre(Piece{4, 2, 0}));
+  EXPECT_THAT(model::Documents().pieces(1, {4, 2}), ElementsAre(Piece{4, 2, 0}));
 }
 
 // Two sequences of five tokens. A separator belongs to the document that it ends; a second one in a row is a document of one
@@ -391,24 +391,24 @@ TEST(Documents, PiecesEndAtBorders) {
 TEST(Documents, ASeparatorEndsItsDocument) {
   const std::vector<std::int32_t> tokens{4, 0, 0, 5, 6, 7, 8, 9, 0, 0};
   std::vector<std::int32_t> numbers(10), begins(10), targets(10, 1);
-  number_documents(tokens, 5, 0, numbers);
+  train::number_documents(tokens, 5, 0, numbers);
   EXPECT_THAT(numbers, ElementsAre(0, 0, 1, 2, 2, 0, 0, 0, 0, 1));
-  find_begins(numbers, 5, begins);
+  train::find_begins(numbers, 5, begins);
   EXPECT_THAT(begins, ElementsAre(0, 0, 2, 3, 3, 0, 0, 0, 0, 4));
-  end_targets(numbers, 5, targets);
+  train::end_targets(numbers, 5, targets);
   EXPECT_THAT(targets, ElementsAre(1, -1, -1, 1, 1, 1, 1, 1, -1, 1));
-  end_targets_at(tokens, 0, targets);
+  train::end_targets_at(tokens, 0, targets);
   EXPECT_EQ(-1, targets.back());
-  EXPECT_THROW(find_begins(numbers, 3, begins), std::logic_error);
+  EXPECT_THROW(train::find_begins(numbers, 3, begins), std::logic_error);
 }
 
 // Two sequences of six tokens. A target itself is not padding, nor is anything before a target.
 TEST(Documents, PaddingIsWhatNoTargetDependsOn) {
   const std::vector<std::int32_t> numbers{3, 3, 3, 3, 2, 2, 5, 5, 5, 5, 5, 6};
   std::vector<std::int32_t> targets{1, 1, -1, -1, -1, -1, -1, -1, 4, -1, -1, -1};
-  mark_padding(numbers, 6, targets);
-  EXPECT_THAT(targets, ElementsAre(1, 1, kNoTarget, kPadding, kPadding, kPadding,  //
-                                   kNoTarget, kNoTarget, 4, kNoTarget, kPadding, kPadding));
+  train::mark_padding(numbers, 6, targets);
+  EXPECT_THAT(targets, ElementsAre(1, 1, math::kNoTarget, math::kPadding, math::kPadding, math::kPadding,  //
+                                   math::kNoTarget, math::kNoTarget, 4, math::kNoTarget, math::kPadding, math::kPadding));
 }
 
 }  // namespace

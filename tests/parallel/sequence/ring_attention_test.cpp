@@ -125,12 +125,12 @@ TEST_F(Ring, WithHeadsTheLedgerIsTheFormula) {
   const StepMap map(model, planned.map);
   double planned_bytes = 0;
   for (const auto& action : planned.programs.steady.actions)
-    for (const auto& exchange : exchanges_of(map, action))
-      if (exchange.operation == Operation::all_to_all) planned_bytes += link_bytes({}, exchange).within;
+    for (const auto& exchange : map::exchanges_of(map, action))
+      if (exchange.operation == comm::Operation::all_to_all) planned_bytes += map::link_bytes({}, exchange).within;
   const std::uint64_t tokens = 2 * kSeq / ranks, width = 64, exchanged = (3 + 1) * tokens * width * (heads - 1) / heads,
                       keys = 2 * tokens * width, hops = 3 * ring - 2;
   for (const auto& rank : run_all(o)) {
-    const auto entry = rank.step.of("cp", Operation::all_to_all);
+    const auto entry = rank.step.of("cp", comm::Operation::all_to_all);
     EXPECT_EQ(blocks * m * (4 + hops), entry.calls);
     EXPECT_EQ(blocks * m * number * (2 * exchanged + hops * keys), entry.sent_bytes);
     EXPECT_EQ(planned_bytes, static_cast<double>(entry.sent_bytes));
@@ -217,11 +217,11 @@ TEST_F(Ring, TheLedgerIsTheFormula) {
         const StepMap map(model, planned.map);
         double planned_bytes = 0;
         for (const auto& action : planned.programs.steady.actions)
-          for (const auto& exchange : exchanges_of(map, action))
-            if (exchange.operation == Operation::all_to_all) planned_bytes += link_bytes({}, exchange).within;
+          for (const auto& exchange : map::exchanges_of(map, action))
+            if (exchange.operation == comm::Operation::all_to_all) planned_bytes += map::link_bytes({}, exchange).within;
         const std::uint64_t keys = (recompute ? 3 : 2) * hops, gradients = hops == 0 ? 0 : hops + 1;
         for (const auto& rank : run_all(o)) {
-          const auto entry = rank.step.of("cp", Operation::all_to_all);
+          const auto entry = rank.step.of("cp", comm::Operation::all_to_all);
           EXPECT_EQ(blocks * m * (keys + gradients), entry.calls);
           EXPECT_EQ(blocks * m * elements * (keys * number + gradients * sum), entry.sent_bytes);
           EXPECT_EQ(planned_bytes, static_cast<double>(entry.sent_bytes));
@@ -230,7 +230,7 @@ TEST_F(Ring, TheLedgerIsTheFormula) {
 }
 
 // A hop takes one second, a computation ten.
-class SlowComputing final : public CostModel {
+class SlowComputing final : public walk::CostModel {
  public:
   explicit SlowComputing(const StepMap& map) : map_(map) {}
   double seconds(const Action& a) const override {
@@ -257,7 +257,7 @@ TEST_F(Ring, HopsRunBesideTheAttendingInTheSimulation) {
     const StepMap map(model, planned.map);
     Trace trace;
     trace_step(planned, model, request, {}, SlowComputing(map), trace);
-    OverlapMeter meter;
+    walk::OverlapMeter meter;
     for (const auto& s : trace.spans())
       for (const auto lane : {Lane::compute, Lane::context})
         if (s.lane == name_of(lane)) meter.add(lane, static_cast<double>(s.begin_ns), static_cast<double>(s.end_ns));
@@ -323,9 +323,9 @@ TEST_F(Ring, RanksAgreeOnTheirStepsAndOnTheBytesBetweenEachPair) {
     }
     std::deque<StepMap> maps;
     for (std::size_t r = 0; r < 4; ++r) maps.emplace_back(models[r], plans[r].map);
-    std::vector<RankProgram> ranks;
+    std::vector<passes::RankProgram> ranks;
     for (std::size_t r = 0; r < 4; ++r) ranks.push_back({maps[r], plans[r].programs.steady});
-    EXPECT_NO_THROW(check_collectives(ranks));
+    EXPECT_NO_THROW(passes::check_collectives(ranks));
   }
 }
 

@@ -28,7 +28,7 @@ RingOverlap::Hops RingOverlap::hops_of(std::uint32_t ranks, bool two_rings) {
   o.batch = {1, 32};
   std::vector<Beside> beside(ranks);
   // Does not count the gradients of two rings, which go directly to their ranks.
-  const auto is_hop = [](Operation operation) { return operation == Operation::all_to_all; };
+  const auto is_hop = [](comm::Operation operation) { return operation == comm::Operation::all_to_all; };
   const auto outcome = on_threads(static_cast<int>(ranks), {90s}, [&](Rank& rank) {
     const auto r = static_cast<std::uint32_t>(rank.comm->rank());
     auto here = config;

@@ -129,11 +129,12 @@ TEST_F(TwoRings, TheLedgerIsTheFormula) {
         const StepMap map(model, planned.map);
         double planned_bytes = 0;
         for (const auto& action : planned.programs.steady.actions)
-          for (const auto& exchange : exchanges_of(map, action))
-            if (exchange.operation == Operation::all_to_all) planned_bytes += link_bytes({}, exchange).within;
+          for (const auto& exchange : map::exchanges_of(map, action))
+            if (exchange.operation == comm::Operation::all_to_all) planned_bytes += map::link_bytes({}, exchange).within;
         const auto rings = recompute ? 6 : 4;
         for (const auto& rank : run_all(o)) {
-          const auto hopped = rank.step.of("cp", Operation::all_to_all), home = rank.step.of("cp", Operation::reduce_scatter);
+          const auto hopped = rank.step.of("cp", comm::Operation::all_to_all),
+                     home = rank.step.of("cp", comm::Operation::reduce_scatter);
           EXPECT_EQ(blocks * m * rings * hops, hopped.calls);
           EXPECT_EQ(blocks * m * rings * hops * keys * number, hopped.sent_bytes);
           EXPECT_EQ(planned_bytes, static_cast<double>(hopped.sent_bytes));
@@ -157,7 +158,7 @@ TEST_F(TwoRings, ARankHasTheScoresOfItsQueries) {
 }
 
 // A hop takes one second, a computation ten.
-class SlowComputing final : public CostModel {
+class SlowComputing final : public walk::CostModel {
  public:
   explicit SlowComputing(const StepMap& map) : map_(map) {}
   double seconds(const Action& a) const override {
@@ -183,7 +184,7 @@ TEST_F(TwoRings, HopsRunBesideTheProductsInTheSimulation) {
     const StepMap map(model, planned.map);
     Trace trace;
     trace_step(planned, model, request, {}, SlowComputing(map), trace);
-    OverlapMeter meter;
+    walk::OverlapMeter meter;
     for (const auto& s : trace.spans())
       for (const auto lane : {Lane::compute, Lane::context})
         if (s.lane == name_of(lane)) meter.add(lane, static_cast<double>(s.begin_ns), static_cast<double>(s.end_ns));
@@ -212,9 +213,9 @@ TEST_F(TwoRings, RanksAgreeOnTheirSteps) {
   }
   std::deque<StepMap> maps;
   for (std::size_t r = 0; r < 4; ++r) maps.emplace_back(models[r], plans[r].map);
-  std::vector<RankProgram> ranks;
+  std::vector<passes::RankProgram> ranks;
   for (std::size_t r = 0; r < 4; ++r) ranks.push_back({maps[r], plans[r].programs.steady});
-  EXPECT_NO_THROW(check_collectives(ranks));
+  EXPECT_NO_THROW(passes::check_collectives(ranks));
 }
 
 TEST_F(TwoRings, OfSomeRanksAreRefused) {

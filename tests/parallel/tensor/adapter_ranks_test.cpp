@@ -106,7 +106,7 @@ TEST_F(AdapterRanks, OfLayoutsDrawnAtRandomEqualOneRank) {
   for (int number = 0; number < (long_form() ? 120 : 24);) {
     ++run;
     std::uint64_t at = 0;
-    const auto below = [&](std::uint64_t n) { return random_below(kSeed, run, at++, n); };
+    const auto below = [&](std::uint64_t n) { return math::random_below(kSeed, run, at++, n); };
     const auto degree = [&](std::uint32_t most) { return static_cast<std::uint32_t>(1 + below(most)); };
     const auto one_in = [&](std::uint64_t n) { return below(n) == 0; };
     auto config = one_in(2) ? llama() : one_in(2) ? gpt2() : with_norms(one_in(2) ? "gemma3" : "olmo2");
@@ -175,7 +175,7 @@ TEST_F(AdapterRanks, TheLedgerIsTheFormula) {
   const std::uint64_t held = n * rank * (width + width + width + width);
   static_assert(ffn == 256);
   for (const auto& one : run_all(o)) {
-    const auto reduced = one.step.of("tp", Operation::all_reduce);
+    const auto reduced = one.step.of("tp", comm::Operation::all_reduce);
     EXPECT_EQ(sums + 4 * n, reduced.calls);
     EXPECT_EQ((sums * tokens * width + held) * number, reduced.payload_bytes);
   }

@@ -53,7 +53,7 @@ std::pair<std::vector<std::uint64_t>, std::vector<double>> reckoned(const Tensor
   const auto model = model_of(config_of(o, rank));
   const auto optimizer = make_optimizer(o.optimizer, {});
   const auto request = request_of(o, *optimizer, rank);
-  const StepMap map(model, map_options(model, request, {}, Tier::host));
+  const StepMap map(model, planning::map_options(model, request, {}, Tier::host));
   std::pair<std::vector<std::uint64_t>, std::vector<double>> all;
   for (std::uint32_t c = 0; c < map.chunks().size(); ++c) all.first.push_back(map.chunks()[ChunkId(c)].bytes);
   for (const auto& layer : model.layers) {

@@ -233,37 +233,37 @@ TEST_F(TensorGridTest, TheLedgerIsTheFormula) {
     const std::uint64_t d = grid.depth, tokens = static_cast<std::uint64_t>(o.batch.tokens());
     for (const auto& rank : run_all(o)) {
       using Entry = std::pair<std::uint64_t, std::uint64_t>;
-      const auto of = [&](const char* axis, Operation operation) {
+      const auto of = [&](const char* axis, comm::Operation operation) {
         const auto e = rank.step.of(axis, operation);
         return Entry{e.calls, e.payload_bytes / number};
       };
       // From the layers' to the grid's layout or back: for each branch twice in the forward and twice in the backward.
       const auto share = tokens * c / o.tensor_ranks;
-      EXPECT_EQ((Entry{8 * n * m, 8 * n * m * share}), of("col", Operation::all_to_all));
+      EXPECT_EQ((Entry{8 * n * m, 8 * n * m * share}), of("col", comm::Operation::all_to_all));
       // As with sequence parallelism in a row of ranks, but for the first and the last layer only.
-      EXPECT_EQ((Entry{2 * m, 2 * m * tokens * c}), of("tp", Operation::reduce_scatter));
-      EXPECT_EQ((Entry{3 * m, m * (2 * tokens * c + tokens * o.tensor_ranks)}), of("tp", Operation::all_gather));
-      EXPECT_EQ((Entry{4 * n + 3, (4 * n + 2 + 16) * c}), of("tp", Operation::all_reduce));  // norms, positions
+      EXPECT_EQ((Entry{2 * m, 2 * m * tokens * c}), of("tp", comm::Operation::reduce_scatter));
+      EXPECT_EQ((Entry{3 * m, m * (2 * tokens * c + tokens * o.tensor_ranks)}), of("tp", comm::Operation::all_gather));
+      EXPECT_EQ((Entry{4 * n + 3, (4 * n + 2 + 16) * c}), of("tp", comm::Operation::all_reduce));  // norms, positions
       const auto x = tokens * (3 * c + f) / d;  // the inputs of a block's products on a grid
       if (!grid.cube) {
-        EXPECT_EQ((Entry{8 * q * n * m, 2 * m * n * x / q}), of("col", Operation::broadcast));
-        EXPECT_EQ((Entry{8 * q * n * m, 2 * m * n * p / q}), of("row", Operation::broadcast));
-        EXPECT_EQ((Entry{4 * q * n * m, m * n * x / q}), of("col", Operation::reduce));
-        EXPECT_EQ((Entry{4 * q * n * m, m * n * p / q}), of("row", Operation::reduce));
+        EXPECT_EQ((Entry{8 * q * n * m, 2 * m * n * x / q}), of("col", comm::Operation::broadcast));
+        EXPECT_EQ((Entry{8 * q * n * m, 2 * m * n * p / q}), of("row", comm::Operation::broadcast));
+        EXPECT_EQ((Entry{4 * q * n * m, m * n * x / q}), of("col", comm::Operation::reduce));
+        EXPECT_EQ((Entry{4 * q * n * m, m * n * p / q}), of("row", comm::Operation::reduce));
         // Biases, of which a row of ranks has the same part; with several grids, matrices, too.
-        EXPECT_EQ((Entry{4 * n, n * (3 * c + c + f + c) / q}), of(d == 1 ? "row" : "depth+row", Operation::all_reduce));
-        EXPECT_EQ(d == 1 ? Entry{} : (Entry{4 * n, n * p / q / q}), of("depth", Operation::all_reduce));
+        EXPECT_EQ((Entry{4 * n, n * (3 * c + c + f + c) / q}), of(d == 1 ? "row" : "depth+row", comm::Operation::all_reduce));
+        EXPECT_EQ(d == 1 ? Entry{} : (Entry{4 * n, n * p / q / q}), of("depth", comm::Operation::all_reduce));
       } else {
         // The first inputs and second results of the products are laid out by column, the others by row.
         const auto by_row = tokens / q * (2 * c + 2 * c) / q, by_col = tokens / q * (3 * c + c + f + f) / q;
-        EXPECT_EQ((Entry{8 * n * m, 2 * n * m * by_row}), of("row", Operation::all_gather));
-        EXPECT_EQ((Entry{8 * n * m, 2 * n * m * by_col}), of("col", Operation::all_gather));
-        EXPECT_EQ((Entry{8 * n * m, 2 * n * m * p / q / q}), of("depth", Operation::all_gather));
-        EXPECT_EQ((Entry{4 * n * m, n * m * by_row}), of("row", Operation::reduce_scatter));
-        EXPECT_EQ((Entry{4 * n * m, n * m * by_col}), of("col", Operation::reduce_scatter));
-        EXPECT_EQ((Entry{4 * n * m, n * m * p / q / q}), of("depth", Operation::reduce_scatter));
-        EXPECT_EQ((Entry{2 * n, n * (3 * c + f) / q}), of("depth+col", Operation::all_reduce));
-        EXPECT_EQ((Entry{2 * n, n * 2 * c / q}), of("depth+row", Operation::all_reduce));
+        EXPECT_EQ((Entry{8 * n * m, 2 * n * m * by_row}), of("row", comm::Operation::all_gather));
+        EXPECT_EQ((Entry{8 * n * m, 2 * n * m * by_col}), of("col", comm::Operation::all_gather));
+        EXPECT_EQ((Entry{8 * n * m, 2 * n * m * p / q / q}), of("depth", comm::Operation::all_gather));
+        EXPECT_EQ((Entry{4 * n * m, n * m * by_row}), of("row", comm::Operation::reduce_scatter));
+        EXPECT_EQ((Entry{4 * n * m, n * m * by_col}), of("col", comm::Operation::reduce_scatter));
+        EXPECT_EQ((Entry{4 * n * m, n * m * p / q / q}), of("depth", comm::Operation::reduce_scatter));
+        EXPECT_EQ((Entry{2 * n, n * (3 * c + f) / q}), of("depth+col", comm::Operation::all_reduce));
+        EXPECT_EQ((Entry{2 * n, n * 2 * c / q}), of("depth+row", comm::Operation::all_reduce));
       }
       if (HasFailure()) {
         ADD_FAILURE() << "depth " << d << (grid.cube ? ", 3D\n" : "\n") << to_string(rank.step);
@@ -287,7 +287,7 @@ TEST_F(TensorGridTest, APlanKnowsTheBytes) {
     const StepMap map(model, planned.map);
     double bytes = 0;
     for (const auto& action : planned.programs.steady.actions)
-      for (const auto& exchange : exchanges_of(map, action)) bytes += link_bytes({}, exchange).within;
+      for (const auto& exchange : map::exchanges_of(map, action)) bytes += map::link_bytes({}, exchange).within;
     const auto sent = run_all(o).front().step;
     std::uint64_t expected = 0;
     for (const auto& [key, entry] : sent.entries())
@@ -327,10 +327,10 @@ class Overhears final : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   const std::string& name() const override { return inner_->name(); }
-  const Machines& machines() const override { return inner_->machines(); }
-  void issue(Stream& stream, Call call) override {
-    const bool broadcast = call.operation == Operation::broadcast;
-    const auto bytes = broadcast ? call.to.front() : Bytes{};
+  const comm::Machines& machines() const override { return inner_->machines(); }
+  void issue(Stream& stream, comm::Call call) override {
+    const bool broadcast = call.operation == comm::Operation::broadcast;
+    const auto bytes = broadcast ? call.to.front() : comm::Bytes{};
     inner_->issue(stream, std::move(call));
     if (broadcast) stream.submit([&all = heard_[name()], bytes] { all.push_back(XXH3_64bits(bytes.data(), bytes.size())); });
   }

@@ -81,11 +81,12 @@ std::vector<Pair> pairs_of(const StepMap& map, const Program& program) {
     const bool exchanges = has_phases(a.op) && map.phases().exchanges(a);
     if (!communicates(a.op) && !exchanges) continue;
     auto& last = a.op == Op::unify || exchanges ? tensor : data;
-    const auto calls = collectives_of(map, a).size();
+    const auto calls = map::collectives_of(map, a).size();
     const Numbered here{last.action, last.call + calls - 1};
     last = {last.action + 1, last.call + calls};
     if (a.op == Op::gather) gather = here, gathered = a.layer, computed = false;
-    const bool sums = exchanges && a.op == Op::forward && map.phases().phase(a).exchange->operation != Operation::all_gather;
+    const bool sums =
+        exchanges && a.op == Op::forward && map.phases().phase(a).exchange->operation != comm::Operation::all_gather;
     if (!sums || !gather || !computed) continue;
     pairs.push_back({*gather, here});
     gather.reset();
@@ -107,13 +108,13 @@ TEST(TensorLanes, ALaneHasTheCollectivesOfItsRanks) {
       for (const auto* const program : {&programs.first, &programs.steady, &programs.drain, &programs.evaluate})
         for (const auto& a : program->actions) {
           if (is_message(a.op)) continue;
-          for (const auto& c : collectives_of(map, a)) EXPECT_EQ(c.members.lane, map.places().lane_of(a)) << to_text(a);
+          for (const auto& c : map::collectives_of(map, a)) EXPECT_EQ(c.members.lane, map.places().lane_of(a)) << to_text(a);
         }
     }
 }
 
 // Gathers take a hundred times as long as anything else.
-class SlowGathers final : public CostModel {
+class SlowGathers final : public walk::CostModel {
  public:
   double seconds(const Action& a) const override { return a.op == Op::gather ? 100 : is_placement(a.op) ? 0 : 1; }
 };
@@ -189,8 +190,8 @@ class GatedCommunicator final : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   const std::string& name() const override { return name_; }
-  const Machines& machines() const override { return inner_->machines(); }
-  void issue(Stream& stream, Call what) override {
+  const comm::Machines& machines() const override { return inner_->machines(); }
+  void issue(Stream& stream, comm::Call what) override {
     if (name_ == "tp" || name_ == "dp")
       stream.submit([this, call = gate_.issue(name_ == "tp")] { gate_.come(name_ == "tp", call); });
     inner_->issue(stream, std::move(what));
@@ -275,8 +276,8 @@ class DyingSets final : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   const std::string& name() const override { return inner_->name(); }
-  const Machines& machines() const override { return inner_->machines(); }
-  void issue(Stream& stream, Call call) override { inner_->issue(stream, std::move(call)); }
+  const comm::Machines& machines() const override { return inner_->machines(); }
+  void issue(Stream& stream, comm::Call call) override { inner_->issue(stream, std::move(call)); }
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override {
     auto part = inner_->split(color, key, name);
     return part && name == name_ ? with_faults(std::move(part), {.dying_rank = 1, .dies_at_call = at_call_}) : std::move(part);

@@ -162,22 +162,22 @@ TEST_F(TensorPieces, TheLedgerIsTheFormulaAndThePlan) {
       const auto model = lm::make_model(config);
       const auto planned = plan(model, request_of(o, *optimizer, 0), {});
       const StepMap map(model, planned.map);
-      std::map<Operation, double> planned_bytes;
+      std::map<comm::Operation, double> planned_bytes;
       for (const auto& action : planned.programs.steady.actions)
-        for (const auto& exchange : exchanges_of(map, action))
-          planned_bytes[exchange.operation] += link_bytes({}, exchange).within;
+        for (const auto& exchange : map::exchanges_of(map, action))
+          planned_bytes[exchange.operation] += map::link_bytes({}, exchange).within;
       const std::uint64_t tokens = 32, activation = tokens * 64 * sizeof(double), survey = m * ranks * tokens * sizeof(double);
       const std::uint64_t gathers = m * n * (recompute ? 8 : 6), sums = m * n * 4,
                           around = 2 * m;  // of the embedding, the head
       for (const auto& rank : run_all(o)) {
-        const auto gathered = rank.step.of("tp", Operation::all_gather),
-                   scattered = rank.step.of("tp", Operation::reduce_scatter);
+        const auto gathered = rank.step.of("tp", comm::Operation::all_gather),
+                   scattered = rank.step.of("tp", comm::Operation::reduce_scatter);
         EXPECT_EQ(gathers * pieces + around + m, gathered.calls);
         EXPECT_EQ((gathers + around) * activation + survey, gathered.payload_bytes);
         EXPECT_EQ(sums * pieces + around, scattered.calls);
         EXPECT_EQ((sums + around) * activation, scattered.payload_bytes);
-        EXPECT_EQ(planned_bytes[Operation::all_gather], static_cast<double>(gathered.sent_bytes));
-        EXPECT_EQ(planned_bytes[Operation::reduce_scatter], static_cast<double>(scattered.sent_bytes));
+        EXPECT_EQ(planned_bytes[comm::Operation::all_gather], static_cast<double>(gathered.sent_bytes));
+        EXPECT_EQ(planned_bytes[comm::Operation::reduce_scatter], static_cast<double>(scattered.sent_bytes));
       }
     }
 }
@@ -201,13 +201,13 @@ TEST_F(TensorPieces, RanksPlanTheSameStepsInLittleMemory) {
   }
   std::deque<StepMap> maps;
   for (std::size_t r = 0; r < 4; ++r) maps.emplace_back(models[r], plans[r].map);
-  std::vector<RankProgram> ranks;
+  std::vector<passes::RankProgram> ranks;
   for (std::size_t r = 0; r < 4; ++r) ranks.push_back({maps[r], plans[r].programs.steady});
-  EXPECT_NO_THROW(check_collectives(ranks));
+  EXPECT_NO_THROW(passes::check_collectives(ranks));
 }
 
 // An exchange of a branch takes one unit, a product a hundred, all else nothing.
-class LongProducts final : public CostModel {
+class LongProducts final : public walk::CostModel {
  public:
   explicit LongProducts(const StepMap& map) : map_(map) {}
   double seconds(const Action& a) const override {
@@ -242,8 +242,8 @@ TEST_F(TensorPieces, ASimulationHidesAllButThreeCallsOfALayer) {
 TEST_F(TensorPieces, ExchangesRunBesideProductsInARun) {
   constexpr std::uint32_t kRanks = 2, kPieces = 4;
   const auto o = of(gpt2(), kRanks, kPieces);
-  const auto counts = [](Operation operation) {
-    return operation == Operation::all_gather || operation == Operation::reduce_scatter;
+  const auto counts = [](comm::Operation operation) {
+    return operation == comm::Operation::all_gather || operation == comm::Operation::reduce_scatter;
   };
   std::vector<Beside> beside(kRanks);
   std::size_t expected = 0;

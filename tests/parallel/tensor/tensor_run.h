@@ -110,7 +110,7 @@ inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, st
                       .states = optimizer.states(),
                       .layer_unit = optimizer.layer_unit(),
                       .param_groups = parse_param_groups(o.param_groups),
-                      .freeze = parse_freeze(o.freeze),
+                      .freeze = model::parse_freeze(o.freeze),
                       .disk_tier = o.disk_tier,
                       .order = o.order,
                       .recompute = o.recompute ? kAllLayers : 0,
@@ -225,8 +225,8 @@ inline TensorResult run_rank(const TensorRun& o, const CommonPlan& common, Commu
   const auto read = [&](Split split, auto sequences, auto tokens, auto targets) {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const auto draw = [&](std::size_t at) {
-        return static_cast<std::int32_t>(
-            random_below(split == Split::training ? 3 : 4, sequences[i / seq], at, static_cast<std::uint64_t>(o.config.vocab)));
+        return static_cast<std::int32_t>(math::random_below(split == Split::training ? 3 : 4, sequences[i / seq], at,
+                                                            static_cast<std::uint64_t>(o.config.vocab)));
       };
       tokens[i] = draw(i % seq);
       targets[i] = i % seq % 7 == 0 ? -1 : draw(i % seq + 1);
@@ -256,7 +256,7 @@ inline TensorResult run_rank(const TensorRun& o, const CommonPlan& common, Commu
   out.held_out = trainer.evaluate(o.evaluated).value();
   engine.visit([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
     auto& values = out.weights[param.name];
-    const auto whole = static_cast<std::size_t>(whole_shape(param.shape, param.split).elements());
+    const auto whole = static_cast<std::size_t>(model::whole_shape(param.shape, param.split).elements());
     if (values.empty()) values.assign(whole, std::nan(""));
     for (std::size_t i = 0; i < static_cast<std::size_t>(range.elements()); ++i) values.at(first + i) = number_at(range, i);
   });

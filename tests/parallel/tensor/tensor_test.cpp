@@ -249,8 +249,9 @@ TEST_F(TensorTest, TheLedgerIsTheFormula) {
     const std::uint64_t held = n * 6 + 2 + 1, held_bytes = (n * 6 + 2 + 16) * width * number;
     const std::uint64_t sums = m * (4 * n + 2), survey = m * ranks * tokens * number;
     for (const auto& rank : all) {
-      const auto reduced = rank.step.of("tp", Operation::all_reduce), scattered = rank.step.of("tp", Operation::reduce_scatter),
-                 gathered = rank.step.of("tp", Operation::all_gather);
+      const auto reduced = rank.step.of("tp", comm::Operation::all_reduce),
+                 scattered = rank.step.of("tp", comm::Operation::reduce_scatter),
+                 gathered = rank.step.of("tp", comm::Operation::all_gather);
       EXPECT_EQ(held + (sequence ? 0 : sums), reduced.calls);
       EXPECT_EQ(held_bytes + (sequence ? 0 : sums * activation), reduced.payload_bytes);
       EXPECT_EQ(sequence ? sums : 0, scattered.calls);
@@ -279,9 +280,10 @@ TEST_F(TensorTest, TheLedgerOfNormsOfSumsIsTheFormulaAndThePlan) {
         const auto common = plan_of(o);
         const auto model = model_of(config_of(o, 0));
         const StepMap map(model, common.stages.front().map);
-        std::map<Operation, double> planned;
+        std::map<comm::Operation, double> planned;
         for (const auto& action : common.stages.front().programs.steady.actions)
-          for (const auto& exchange : exchanges_of(map, action)) planned[exchange.operation] += link_bytes({}, exchange).within;
+          for (const auto& exchange : map::exchanges_of(map, action))
+            planned[exchange.operation] += map::link_bytes({}, exchange).within;
         const std::uint64_t activation = tokens * width * number, heads = whole ? m * n * (recompute ? 3 : 2) : 0;
         // Held by all ranks: the head's norm; in each block two norms of results, two norms before them, and one each of q and
         // k.
@@ -289,9 +291,9 @@ TEST_F(TensorTest, TheLedgerOfNormsOfSumsIsTheFormulaAndThePlan) {
                             held_bytes = (width + n * (whole ? 2 * width : 4 * width + 2 * 12)) * number;
         const std::uint64_t of_branches = m * n * (recompute && !sequence ? 6 : 4) + (recompute && sequence ? m * n * 2 : 0);
         for (const auto& rank : run_all(o)) {
-          const auto reduced = rank.step.of("tp", Operation::all_reduce),
-                     scattered = rank.step.of("tp", Operation::reduce_scatter),
-                     gathered = rank.step.of("tp", Operation::all_gather);
+          const auto reduced = rank.step.of("tp", comm::Operation::all_reduce),
+                     scattered = rank.step.of("tp", comm::Operation::reduce_scatter),
+                     gathered = rank.step.of("tp", comm::Operation::all_gather);
           const auto sums = of_branches + 2 * m;  // the last term is of the embedding and the head
           EXPECT_EQ(held + heads + (sequence ? 0 : sums), reduced.calls) << family;
           EXPECT_EQ(held_bytes + heads * 2 * tokens * number + (sequence ? 0 : sums * activation), reduced.payload_bytes)
@@ -301,9 +303,9 @@ TEST_F(TensorTest, TheLedgerOfNormsOfSumsIsTheFormulaAndThePlan) {
           const auto gathers = sequence ? m * n * (recompute ? 8 : 6) + 2 * m : 0;
           EXPECT_EQ(gathers + m, gathered.calls) << family;
           EXPECT_EQ(gathers * activation + m * ranks * tokens * number, gathered.payload_bytes) << family;
-          EXPECT_EQ(planned[Operation::all_reduce], static_cast<double>(reduced.sent_bytes)) << family;
-          EXPECT_EQ(planned[Operation::all_gather], static_cast<double>(gathered.sent_bytes)) << family;
-          EXPECT_EQ(planned[Operation::reduce_scatter], static_cast<double>(scattered.sent_bytes)) << family;
+          EXPECT_EQ(planned[comm::Operation::all_reduce], static_cast<double>(reduced.sent_bytes)) << family;
+          EXPECT_EQ(planned[comm::Operation::all_gather], static_cast<double>(gathered.sent_bytes)) << family;
+          EXPECT_EQ(planned[comm::Operation::reduce_scatter], static_cast<double>(scattered.sent_bytes)) << family;
         }
       }
 }

@@ -318,19 +318,23 @@ TEST(ParamTiles, StoredElementsAreTilesOfTheWhole) {
   for (const std::uint32_t dim : {0U, 1U})
     for (const auto& [ways, parts] : {std::pair{1U, 1U}, {2U, 1U}, {1U, 2U}, {2U, 2U}}) {
       const std::int64_t length = 14 * parts;
-      TensorSplit split;
+      model::TensorSplit split;
       if (ways > 1) split = {.dim = dim, .parts = std::vector<std::int64_t>(parts, 14), .ways = ways};
       const Shape whole = dim == 0 ? Shape{length, 3} : Shape{3, length};
-      const ParamSpec param{
-          .name = "w", .shape = part_shape(whole, split), .split = split, .tiles = 3, .tile_dim = dim, .tile_parts = parts};
+      const ParamSpec param{.name = "w",
+                            .shape = model::part_shape(whole, split),
+                            .split = split,
+                            .tiles = 3,
+                            .tile_dim = dim,
+                            .tile_parts = parts};
       std::vector<int> held(static_cast<std::size_t>(whole.elements()));
       for (std::uint32_t rank = 0; rank < ways; ++rank) {
         std::vector<std::int64_t> expected;  // element by element
-        const auto mine = block_of(14, static_cast<int>(rank), static_cast<int>(ways));
+        const auto mine = comm::block_of(14, static_cast<int>(rank), static_cast<int>(ways));
         for (std::uint32_t tile = 0; tile < 3; ++tile) {
-          const auto count = tile_of(param, tile).count;
-          EXPECT_EQ(count, tile_shape(param, tile)[dim]);
-          const auto of_part = block_of(mine.count, static_cast<int>(tile), 3);
+          const auto count = model::tile_of(param, tile).count;
+          EXPECT_EQ(count, model::tile_shape(param, tile)[dim]);
+          const auto of_part = comm::block_of(mine.count, static_cast<int>(tile), 3);
           const auto in_whole = [&](std::int64_t i) {  // place i of the tile
             return i / of_part.count * 14 + mine.begin + of_part.begin + i % of_part.count;
           };
@@ -343,7 +347,7 @@ TEST(ParamTiles, StoredElementsAreTilesOfTheWhole) {
           for (const std::size_t count : {std::size_t{1}, std::size_t{4}, expected.size() - first}) {
             if (first + count > expected.size()) continue;
             std::vector<std::int64_t> found;
-            each_stored_run(param, tensor, first, count, [&](const SplitRun& run) {
+            model::each_stored_run(param, tensor, first, count, [&](const model::SplitRun& run) {
               EXPECT_EQ(first + found.size(), run.in_part);
               for (std::uint64_t i = 0; i < run.count; ++i) found.push_back(static_cast<std::int64_t>(run.in_whole + i));
             });
@@ -356,7 +360,7 @@ TEST(ParamTiles, StoredElementsAreTilesOfTheWhole) {
       EXPECT_TRUE(std::ranges::all_of(held, [](int times) { return times == 1; }));
     }
   const ParamSpec whole{.name = "w", .shape = {4, 4}, .tiles = 2};
-  EXPECT_THROW((void)tile_of(whole, 2), std::logic_error);
+  EXPECT_THROW((void)model::tile_of(whole, 2), std::logic_error);
 }
 
 }  // namespace

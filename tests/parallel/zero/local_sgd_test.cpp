@@ -178,9 +178,11 @@ TEST_F(LocalSgd, TheLedgerIsTheFormula) {
     for (std::uint64_t s = 1; s <= 6; ++s) {
       ledger.clear();
       training.step();
-      const auto sent = ledger.of("world", Operation::all_reduce);
+      const auto sent = ledger.of("world", comm::Operation::all_reduce);
       EXPECT_EQ(sent.payload_bytes, losses + (s % 3 == 0 ? weights : 0)) << "step " << s;
-      EXPECT_EQ(ledger.of("world", Operation::reduce_scatter).calls + ledger.of("world", Operation::all_gather).calls, 0U);
+      EXPECT_EQ(
+          ledger.of("world", comm::Operation::reduce_scatter).calls + ledger.of("world", comm::Operation::all_gather).calls,
+          0U);
     }
   });
   for (const auto& error : errors) EXPECT_EQ(error, "");
@@ -197,19 +199,19 @@ TEST_F(LocalSgd, ThePlanIsTheLedger) {
       const auto comm = with_ledger(std::move(rank.comm), ledger);
       toy::Training training(toy::of_rank(o, comm->rank()), comm.get());
       const auto& planned = training.planned;
-      const auto sums = average_of(training.engine->map());
+      const auto sums = map::average_of(training.engine->map());
       double sent = 0;
       for (std::uint64_t s = 1; s <= 6; ++s) {
         if (s % 3 == 1) sent = 0;
         ledger.clear();
         training.step();
-        const auto step = ledger.of("world", Operation::all_reduce);
+        const auto step = ledger.of("world", comm::Operation::all_reduce);
         sent += static_cast<double>(step.sent_bytes);
         if (s % 3 != 0) {
           EXPECT_EQ(step.calls, 1U) << "losses";
           continue;
         }
-        const auto losses = results_of(training.engine->map(), planned.programs.steady).front().bytes;
+        const auto losses = map::results_of(training.engine->map(), planned.programs.steady).front().bytes;
         EXPECT_EQ(step.payload_bytes, losses + planned.average.summed_bytes);
         EXPECT_EQ(step.calls, 1 + sums.size());
         // In both directions of a sum, a rank sends a whole number of elements, so the formula is exact up to rounding.
@@ -244,7 +246,7 @@ TEST_F(LocalSgd, ThePlannedStepHasItsPartOfAnAverage) {
         EXPECT_NEAR(p.times.seconds, alone.times.seconds + p.average.seconds / n, 1e-9 * p.times.seconds);
       }
       EXPECT_GT(p.times.seconds, p.average.seconds / n);
-      EXPECT_EQ(disk, p.average.traffic != Traffic{});
+      EXPECT_EQ(disk, p.average.traffic != memory::Traffic{});
       EXPECT_EQ(traffic_of_step(p).read, p.steady_traffic.read + p.average.traffic.read / every);
     }
   }

@@ -77,7 +77,7 @@ TEST_F(Reshard, WeightsAreReadFromShardsAsFromOneRank) {
       std::vector<ChunkStore::Options> stores;
       for (std::uint32_t r = 0; r < mesh.ranks; ++r)
         stores.push_back({.paths = {toy::of_rank(o, static_cast<int>(r)).store}, .durable = false});
-      CommittedState state(stores);
+      state::CommittedState state(stores);
       EXPECT_EQ(state.commit().step, 2U);
       auto& all = weights.emplace_back();
       for (const auto& layer : toy::make_model(o.sizes).layers)
@@ -101,21 +101,21 @@ TEST_F(Reshard, WeightsAreReadFromShardsAsFromOneRank) {
 TEST_F(Reshard, PackedStateOfAnEarlierVersionIsNotGuessed) {
   const ChunkStore::Options options{.paths = {folder_ / "old"}, .capacity_bytes = 2 * kPageBytes, .durable = false};
   ChunkDescription chunk{.chunk = ChunkId{0},
-                         .kind = Kind::second_moment,
+                         .kind = ChunkKind::second_moment,
                          .dtype = "packed",
                          .bytes = kPageBytes,
                          .ranges = {},
                          .label = "second moment of layers.0.experts, elements 0..2047"};
-  PageBuffer buffer;
+  io::PageBuffer buffer;
   {
     const auto store = ChunkStore::create(options);
-    write_chunk(*store, chunk, 0, buffer.of(kPageBytes));
+    store::write_chunk(*store, chunk, 0, buffer.of(kPageBytes));
     store->commit(1, "");
   }
-  CommittedState state(std::array{options});
+  state::CommittedState state(std::array{options});
   chunk.ranges = {{"rows of layers.0.experts.0.w1", 0, 8, 0}};
   try {
-    state.read(chunk, Format::packed, 0, buffer.of(kPageBytes));
+    state.read(chunk, rules::Format::packed, 0, buffer.of(kPageBytes));
     ADD_FAILURE() << "it was read";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::refused);

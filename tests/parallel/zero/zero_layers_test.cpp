@@ -73,16 +73,16 @@ TEST_F(ZeroLayers, TheLedgerIsTheFormula) {
         auto plain = o;
         plain.make_optimizer = [] { return make_optimizer("adamw", {}); };
         const auto adamw = ledger_of(plain);
-        const auto more = [&](Operation operation) {
+        const auto more = [&](comm::Operation operation) {
           return got.of("world", operation).payload_bytes - adamw.of("world", operation).payload_bytes;
         };
         const auto what = name(optimizer, o.data) + "\n" + to_string(got);
-        EXPECT_EQ(more(Operation::all_reduce), sums) << what;
-        EXPECT_EQ(more(Operation::all_gather), directions) << what;
-        EXPECT_EQ(more(Operation::reduce_scatter), 0) << what;
+        EXPECT_EQ(more(comm::Operation::all_reduce), sums) << what;
+        EXPECT_EQ(more(comm::Operation::all_gather), directions) << what;
+        EXPECT_EQ(more(comm::Operation::reduce_scatter), 0) << what;
 
         double sent = 0;
-        for (const auto operation : {Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter})
+        for (const auto operation : {comm::Operation::all_reduce, comm::Operation::all_gather, comm::Operation::reduce_scatter})
           sent += static_cast<double>(got.of("world", operation).sent_bytes);
         EXPECT_NEAR(planned.steady_links.within, sent, 64.0 * ranks * map.layers()) << what;  // rounding of small sums
       }

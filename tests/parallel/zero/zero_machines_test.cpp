@@ -20,14 +20,14 @@ class OracleCommunicator final : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   const std::string& name() const override { return inner_->name(); }
-  const Machines& machines() const override { return inner_->machines(); }
+  const comm::Machines& machines() const override { return inner_->machines(); }
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override {
     return inner_->split(color, key, name);
   }
 
-  void issue(Stream& stream, Call call) override {
-    const bool scatters = call.operation == Operation::reduce_scatter;
-    if (!scatters && call.operation != Operation::all_reduce) return inner_->issue(stream, std::move(call));
+  void issue(Stream& stream, comm::Call call) override {
+    const bool scatters = call.operation == comm::Operation::reduce_scatter;
+    if (!scatters && call.operation != comm::Operation::all_reduce) return inner_->issue(stream, std::move(call));
     const auto ranks = static_cast<std::size_t>(size());
     const auto all = std::make_shared<Buffer>(call.from.front().size() * ranks);
     inner_->all_gather(stream, call.from.front(), *all);
@@ -109,7 +109,7 @@ TEST_F(ZeroOnMachines, BudgetsAndTiersDoNotChangeTheWeights) {
 TEST_F(ZeroOnMachines, TheOrderOfRanksDoesNotKnowMachines) {
   auto o = options(4, 2);
   const auto on_one = run(o, 0).hash;
-  o.data.sums = SumOrder::ranks;
+  o.data.sums = comm::SumOrder::ranks;
   EXPECT_EQ(run(o, 2).hash, on_one);
   o.data = {.ranks = 4, .zero = 2, .canonical = true};
   const auto canonical = run(o, 0).hash;
@@ -123,9 +123,9 @@ TEST_F(ZeroOnMachines, ThePlansLinkBytesAreTheLedgers) {
     for (const std::uint32_t zero : {0U, 1U, 2U, 3U})
       for (const auto& [recipe, gradients] :
            {std::pair{"fp32", Travel::whole}, {"all-bf16", Travel::whole}, {"fp32", Travel::int8}, {"fp32", Travel::bf16}})
-        for (const auto order : {SumOrder::machines, SumOrder::ranks}) {
+        for (const auto order : {comm::SumOrder::machines, comm::SumOrder::ranks}) {
           const bool usual = gradients == Travel::whole && recipe == std::string("fp32");
-          if (!usual && (zero < 2 || order == SumOrder::ranks || ranks == 6)) continue;
+          if (!usual && (zero < 2 || order == comm::SumOrder::ranks || ranks == 6)) continue;
           auto o = options(ranks, zero);
           o.store = folder_;
           o.sizes.dtype = DType::bf16;

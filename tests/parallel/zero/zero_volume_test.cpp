@@ -53,11 +53,11 @@ TEST_F(ZeroVolume, TheLedgerIsTheFormula) {
         const auto what = std::to_string(ranks) + " ranks, ZeRO-" + std::to_string(zero) + ", " +
                           std::to_string(micro_batches) + " micro-batches\n" + to_string(measured);
         constexpr std::uint64_t kWeight = 2, kGradient = 4;
-        const auto of = [&](Operation operation) { return measured.of("world", operation); };
+        const auto of = [&](comm::Operation operation) { return measured.of("world", operation); };
 
         const auto reductions = zero >= 2 ? micro_batches : 1;
         const auto gradients = reductions * (n.all + n.tied) * kGradient;
-        const auto reduced = of(zero == 0 ? Operation::all_reduce : Operation::reduce_scatter);
+        const auto reduced = of(zero == 0 ? comm::Operation::all_reduce : comm::Operation::reduce_scatter);
         const auto losses = std::uint64_t{micro_batches} * ranks * sizeof(double);
         EXPECT_EQ(reduced.payload_bytes, gradients + (zero == 0 ? losses : 0)) << what;
         EXPECT_EQ(reduced.calls, reductions * (n.groups + n.tied_groups) + (zero == 0 ? 1 : 0)) << what;
@@ -65,18 +65,18 @@ TEST_F(ZeroVolume, TheLedgerIsTheFormula) {
         // The plan knows these bytes in advance.
         const auto planned = plan(model, toy::request_of(o), o.profile);
         EXPECT_EQ(planned.steady_links.between, 0);
-        const auto sent =
-            reduced.sent_bytes + of(Operation::all_gather).sent_bytes + (zero == 0 ? 0 : of(Operation::all_reduce).sent_bytes);
+        const auto sent = reduced.sent_bytes + of(comm::Operation::all_gather).sent_bytes +
+                          (zero == 0 ? 0 : of(comm::Operation::all_reduce).sent_bytes);
         EXPECT_NEAR(planned.steady_links.within, static_cast<double>(sent), 64.0 * ranks) << what;  // rounding of small sums
 
-        const auto gathered = of(Operation::all_gather);
+        const auto gathered = of(comm::Operation::all_gather);
         const auto weights = zero == 0 ? 0 : zero == 3 ? 2 * n.all - n.last : n.all;
         EXPECT_EQ(gathered.payload_bytes, weights * kWeight) << what;
         EXPECT_EQ(gathered.calls, zero == 0 ? 0 : zero == 3 ? 2 * n.groups - n.last_groups : n.groups) << what;
         EXPECT_EQ(gathered.sent_bytes, weights * kWeight / ranks * (ranks - 1)) << what;
         if (zero > 0) {
           EXPECT_EQ(reduced.sent_bytes, gradients / ranks * (ranks - 1)) << what;
-          EXPECT_EQ(of(Operation::all_reduce).calls, 2U) << what;  // one of losses, one of the norm's blocks of squares
+          EXPECT_EQ(of(comm::Operation::all_reduce).calls, 2U) << what;  // one of losses, one of the norm's blocks of squares
         }
       }
 }
@@ -91,16 +91,16 @@ TEST_F(ZeroVolume, BlocksOfEightBitsAreTheBytesThatTheyAre) {
   const auto planned_wide = plan(toy::make_model(o.sizes), toy::request_of(o), o.profile).steady_links.within;
   o.data.gradients = o.data.weights = Travel::int8;
   const auto narrow = measure(o, 1);
-  const auto of = [](const toy::LastStep& m, Operation operation) { return m.sent.of("world", operation); };
-  const auto reduced = of(wide, Operation::reduce_scatter), gathered = of(wide, Operation::all_gather);
-  EXPECT_EQ(of(narrow, Operation::reduce_scatter).payload_bytes, reduced.payload_bytes / (4 * 256) * 260);
-  EXPECT_EQ(of(narrow, Operation::all_gather).payload_bytes, gathered.payload_bytes / (2 * 256) * 260);
-  EXPECT_EQ(of(narrow, Operation::reduce_scatter).calls, reduced.calls);
-  EXPECT_EQ(of(narrow, Operation::all_gather).calls, gathered.calls);
+  const auto of = [](const toy::LastStep& m, comm::Operation operation) { return m.sent.of("world", operation); };
+  const auto reduced = of(wide, comm::Operation::reduce_scatter), gathered = of(wide, comm::Operation::all_gather);
+  EXPECT_EQ(of(narrow, comm::Operation::reduce_scatter).payload_bytes, reduced.payload_bytes / (4 * 256) * 260);
+  EXPECT_EQ(of(narrow, comm::Operation::all_gather).payload_bytes, gathered.payload_bytes / (2 * 256) * 260);
+  EXPECT_EQ(of(narrow, comm::Operation::reduce_scatter).calls, reduced.calls);
+  EXPECT_EQ(of(narrow, comm::Operation::all_gather).calls, gathered.calls);
   EXPECT_EQ(narrow.between[Tier::device], wide.between[Tier::device]) << "it takes no memory of its own";
   const auto planned = plan(toy::make_model(o.sizes), toy::request_of(o), o.profile).steady_links.within;
-  const auto saved = reduced.sent_bytes - of(narrow, Operation::reduce_scatter).sent_bytes + gathered.sent_bytes -
-                     of(narrow, Operation::all_gather).sent_bytes;
+  const auto saved = reduced.sent_bytes - of(narrow, comm::Operation::reduce_scatter).sent_bytes + gathered.sent_bytes -
+                     of(narrow, comm::Operation::all_gather).sent_bytes;
   EXPECT_DOUBLE_EQ(planned_wide - planned, static_cast<double>(saved));
 }
 
@@ -113,16 +113,17 @@ TEST_F(ZeroVolume, NarrowGradientsAreHalfTheBytes) {
     const auto wide = measure(o, 1);
     o.data.gradients = Travel::bf16;
     const auto narrow = measure(o, 1);
-    const auto of = [](const toy::LastStep& m, Operation operation) { return m.sent.of("world", operation); };
-    EXPECT_GT(of(wide, Operation::reduce_scatter).payload_bytes, 0U);
-    EXPECT_EQ(2 * of(narrow, Operation::reduce_scatter).payload_bytes, of(wide, Operation::reduce_scatter).payload_bytes);
-    EXPECT_EQ(of(narrow, Operation::all_gather).payload_bytes, of(wide, Operation::all_gather).payload_bytes);
+    const auto of = [](const toy::LastStep& m, comm::Operation operation) { return m.sent.of("world", operation); };
+    EXPECT_GT(of(wide, comm::Operation::reduce_scatter).payload_bytes, 0U);
+    EXPECT_EQ(2 * of(narrow, comm::Operation::reduce_scatter).payload_bytes,
+              of(wide, comm::Operation::reduce_scatter).payload_bytes);
+    EXPECT_EQ(of(narrow, comm::Operation::all_gather).payload_bytes, of(wide, comm::Operation::all_gather).payload_bytes);
     EXPECT_EQ(narrow.between[Tier::device], wide.between[Tier::device]) << "it takes no memory of its own";
     const auto model = toy::make_model(o.sizes);
     const auto planned = plan(model, toy::request_of(o), o.profile).steady_links.within;
     o.data.gradients = Travel::whole;
     const auto saved = plan(model, toy::request_of(o), o.profile).steady_links.within - planned;
-    EXPECT_DOUBLE_EQ(saved, static_cast<double>(of(narrow, Operation::reduce_scatter).sent_bytes));
+    EXPECT_DOUBLE_EQ(saved, static_cast<double>(of(narrow, comm::Operation::reduce_scatter).sent_bytes));
   }
 }
 
@@ -144,15 +145,15 @@ TEST_F(ZeroVolume, HybridShardsSendAndHoldWhatTheFormulaSays) {
                         "\n" + to_string(measured.sent);
       constexpr std::uint64_t kWeight = 2, kGradient = 4, kStates = 12;
       const auto rounds = zero >= 2 ? 3U : 1U;
-      const auto scattered = measured.sent.of("shard", Operation::reduce_scatter);
+      const auto scattered = measured.sent.of("shard", comm::Operation::reduce_scatter);
       EXPECT_EQ(scattered.payload_bytes, rounds * (n.all + n.tied) * kGradient) << what;
-      const auto reduced = measured.sent.of("copy", Operation::all_reduce);
+      const auto reduced = measured.sent.of("copy", comm::Operation::all_reduce);
       EXPECT_EQ(reduced.payload_bytes, (n.all + n.tied) * kGradient / f) << what;
       EXPECT_EQ(reduced.calls, n.groups + n.tied_groups) << what;
-      const auto gathered = measured.sent.of("shard", Operation::all_gather);
+      const auto gathered = measured.sent.of("shard", comm::Operation::all_gather);
       EXPECT_EQ(gathered.payload_bytes, (zero == 3 ? 2 * n.all - n.last : n.all) * kWeight) << what;
-      EXPECT_EQ(measured.sent.of("world", Operation::all_reduce).payload_bytes, 3 * ranks * sizeof(double)) << "losses\n"
-                                                                                                            << what;
+      EXPECT_EQ(measured.sent.of("world", comm::Operation::all_reduce).payload_bytes, 3 * ranks * sizeof(double)) << "losses\n"
+                                                                                                                  << what;
 
       EXPECT_EQ(measured.between[Tier::device], (zero == 3 ? n.all * kWeight / f : n.all * kWeight) + n.all * kStates / f)
           << what;
@@ -179,7 +180,7 @@ TEST_F(ZeroVolume, MemoryOfARankIsTheFormula) {
       for (const int rank : {0, static_cast<int>(ranks) - 1}) EXPECT_EQ(measure(o, rank).between[Tier::device], held) << what;
       // The padding of a layer is less than a group and the alignment of three tensors.
       EXPECT_LT(n.all - map.layout().tensor_elements(),
-                map.layers() * (map.layout().chunk_elements() * map.data().group() + 3 * Layout::kAlignElements))
+                map.layers() * (map.layout().chunk_elements() * map.data().group() + 3 * memory::Layout::kAlignElements))
           << what;
     }
 }
@@ -202,8 +203,9 @@ TEST_F(ZeroVolume, AllRanksHaveOneProgram) {
       request.rank = rank;
       const auto other = for_rank(first, model, request, o.profile);
       EXPECT_EQ(other.capacity.device, first.capacity.device);
-      for (const auto program : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill,
-                                 &Programs::visit, &Programs::gather})
+      for (const auto program :
+           {&planning::Programs::first, &planning::Programs::steady, &planning::Programs::drain, &planning::Programs::evaluate,
+            &planning::Programs::fill, &planning::Programs::visit, &planning::Programs::gather})
         EXPECT_EQ(computed(other.programs.*program), computed(first.programs.*program)) << "ZeRO-" << zero << ", rank " << rank;
     }
   }

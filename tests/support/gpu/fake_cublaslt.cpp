@@ -267,7 +267,7 @@ void compute(const Work& w) {
   }
 }
 
-void run(const CudaLaunch& launch) {
+void run(const cuda::CudaLaunch& launch) {
   const auto& w = *static_cast<const Work*>(launch.arguments);
   if (w.problem.bias && alignment_of(w.bias) < w.bias_alignment) return w.gpu->fault(716);  // cudaErrorMisalignedAddress
   std::memset(w.workspace, 0xff, w.workspace_bytes);
@@ -447,9 +447,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                   .parts = algorithm.parts,
                   .bias_alignment = algorithm.bias_alignment,
                   .gpu = &on};
-  const terrace::CudaLaunch launch{
+  const terrace::cuda::CudaLaunch launch{
       .kernel = reinterpret_cast<const void*>(&run), .arguments = &work, .argument_bytes = sizeof work};
-  return on.launch(launch, stream) == terrace::kCudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
+  return on.launch(launch, stream) == terrace::cuda::kCudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 // ---- CUDA runtime functions for the GPU's entry in a product's record ----
@@ -460,7 +460,7 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
-  terrace::CudaProperties found;
+  terrace::cuda::CudaProperties found;
   if (const int code = gpu_of_thread().properties(device, &found)) return static_cast<cudaError_t>(code);
   *value = attribute == cudaDevAttrComputeCapabilityMajor   ? found.compute_major
            : attribute == cudaDevAttrComputeCapabilityMinor ? found.compute_minor

@@ -50,7 +50,7 @@ struct FakeCuda::FakeStream {
 
 namespace {
 
-CudaStreamHandle handle_of(const void* stream) { return static_cast<CudaStreamHandle>(const_cast<void*>(stream)); }
+cuda::CudaStreamHandle handle_of(const void* stream) { return static_cast<cuda::CudaStreamHandle>(const_cast<void*>(stream)); }
 constexpr std::size_t index_of(FakeCuda::Call call) { return static_cast<std::size_t>(call); }
 
 }  // namespace
@@ -186,7 +186,7 @@ bool FakeCuda::is_device_memory(const void* data) const {
   return memory_.is_device_memory(data);
 }
 
-bool FakeCuda::is_stream(CudaStreamHandle handle) const {
+bool FakeCuda::is_stream(cuda::CudaStreamHandle handle) const {
   const Lock lock(mutex_);
   return std::ranges::any_of(streams_, [&](const auto& stream) { return handle_of(&stream) == handle; });
 }
@@ -230,7 +230,7 @@ int FakeCuda::begin(const Record& record) {
     changed_.notify_all();
     return fault->code;
   }
-  return kCudaSuccess;
+  return cuda::kCudaSuccess;
 }
 
 void FakeCuda::complain(const std::string& text) {
@@ -247,14 +247,14 @@ std::byte* FakeCuda::find(const void* data) const {
   return found == data && options_.same_gpu ? options_.same_gpu->reach(data) : found;
 }
 
-FakeCuda::FakeStream* FakeCuda::live_stream(CudaStreamHandle handle, const char* what) {
+FakeCuda::FakeStream* FakeCuda::live_stream(cuda::CudaStreamHandle handle, const char* what) {
   for (auto& stream : streams_)
     if (handle_of(&stream) == handle && stream.live) return &stream;
   complain(std::string(what) + " on a stream that is not there");
   return nullptr;
 }
 
-FakeCuda::FakeEvent* FakeCuda::live_event(CudaEventHandle handle, const char* what) {
+FakeCuda::FakeEvent* FakeCuda::live_event(cuda::CudaEventHandle handle, const char* what) {
   for (auto& event : events_)
     if (static_cast<void*>(&event) == static_cast<void*>(handle) && event.live) return &event;
   complain(std::string(what) + " of an event that is not there");
@@ -271,7 +271,7 @@ int FakeCuda::place_of(const void* data, std::size_t bytes, std::int64_t* number
   if (*number == 0 && !options_.pageable_copies) {
     complain("cudaMemcpyAsync of " + std::to_string(bytes) + " bytes from or to memory that is not registered");
   }
-  return kCudaSuccess;
+  return cuda::kCudaSuccess;
 }
 
 void FakeCuda::enqueue(FakeStream& stream, Touched touched, std::function<void()> run) {
@@ -376,10 +376,10 @@ int FakeCuda::device_count(int* count) {
   const Lock lock(mutex_);
   if (const int code = begin({Call::device_count})) return code;
   *count = options_.devices;
-  return kCudaSuccess;
+  return cuda::kCudaSuccess;
 }
 
-int FakeCuda::properties(int device, CudaProperties* properties) {
+int FakeCuda::properties(int device, cuda::CudaProperties* properties) {
   const Lock lock(mutex_);
   if (const int code = begin({Call::properties})) return code;
   if (device < 0 || device >= options_.devices) return 101;
@@ -392,7 +392,7 @@ int FakeCuda::properties(int device, CudaProperties* properties) {
                  .copy_engines = 2,
                  .shared_bytes = options_.shared_bytes,
                  .l2_bytes = 50 * kMiB};
-  return kCudaSuccess;
+  return cuda::kCudaSuccess;
 }
 
 int FakeCuda::set_device(int device) {
@@ -400,7 +400,7 @@ int FakeCuda::set_device(int device) {
   if (const int code = begin({Call::set_device})) return code;
   if (device < 0 || device >= options_.devices) return 101;
   devices_[std::this_thread::get_id()] = device;
-  return kCudaSuccess;
+  return cuda::kCudaSuccess;
 }
 
 int FakeCuda::memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
@@ -409,7 +409,7 @@ int FakeCuda::memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
   need_device("cudaMemGetInfo");
   *total_bytes = memory_.capacity_bytes();
   *free_bytes = memory_.capacity_bytes() - memory_.used_bytes();
-  return kCudaSuccess;
+  return cuda::kCudaSuccess;
 }
 
 int FakeCuda::allocate(void** data, std::size_t bytes) {
@@ -454,17 +454,17 @@ int FakeCuda::unregister_host(void* data) {
 
 // --- Streams ---
 
-int FakeCuda::create_stream(CudaStreamHandle* stream) {
+int FakeCuda::create_stream(cuda::CudaStreamHandle* stream) {
   const Lock lock(mutex_);
   if (const int code = begin({Call::create_stream})) return code;
   need_device("cudaStreamCreate");
   auto& made = streams_.emplace_back();
   made.thread = std::thread([this, &made] { run(made); });
   *stream = handle_of(&made);
-  return kCudaSuccess;
+  return cuda::kCudaSuccess;
 }
 
-int FakeCuda::destroy_stream(CudaStreamHandle handle) {
+int FakeCuda::destroy_stream(cuda::CudaStreamHandle handle) {
   Lock lock(mutex_);
   const int code = begin({Call::destroy_stream, handle});
   auto* const stream = live_stream(handle, "cudaStreamDestroy");
@@ -477,7 +477,7 @@ int FakeCuda::destroy_stream(CudaStreamHandle handle) {
   return code;
 }
 
-int FakeCuda::synchronize_stream(CudaStreamHandle handle) {
+int FakeCuda::synchronize_stream(cuda::CudaStreamHandle handle) {
   Lock lock(mutex_);
   if (const int code = begin({Call::synchronize_stream, handle}); code && !sticky_) return code;
   auto* const stream = live_stream(handle, "cudaStreamSynchronize");
@@ -490,7 +490,7 @@ int FakeCuda::synchronize_stream(CudaStreamHandle handle) {
   return sticky_;
 }
 
-int FakeCuda::copy_async(void* to, const void* from, std::size_t bytes, CudaStreamHandle handle) {
+int FakeCuda::copy_async(void* to, const void* from, std::size_t bytes, cuda::CudaStreamHandle handle) {
   Lock lock(mutex_);
   pause(lock);
   if (const int code = begin({Call::copy_async, to, from, bytes})) return code;
@@ -515,10 +515,10 @@ int FakeCuda::copy_async(void* to, const void* from, std::size_t bytes, CudaStre
     }
     std::memmove(here, from_here, bytes);
   });
-  return kCudaSuccess;
+  return cuda::kCudaSuccess;
 }
 
-int FakeCuda::launch(const CudaLaunch& launch, CudaStreamHandle handle, Touched touched) {
+int FakeCuda::launch(const cuda::CudaLaunch& launch, cuda::CudaStreamHandle handle, Touched touched) {
   const Lock lock(mutex_);
   if (const int code = begin({Call::launch, launch.kernel, nullptr, launch.argument_bytes})) return code;
   need_device("cudaLaunchKernel");
@@ -534,15 +534,15 @@ int FakeCuda::launch(const CudaLaunch& launch, CudaStreamHandle handle, Touched 
     word = find(word);
     std::memcpy(bytes + at, &word, sizeof word);
   }
-  enqueue(*stream, std::move(touched), [this, own = CudaLaunch(launch), arguments = std::move(arguments)]() mutable {
+  enqueue(*stream, std::move(touched), [this, own = cuda::CudaLaunch(launch), arguments = std::move(arguments)]() mutable {
     if (!begin_operation()) return;
     own.arguments = arguments.data();
     reinterpret_cast<FakeKernel>(const_cast<void*>(own.kernel))(own);
   });
-  return kCudaSuccess;
+  return cuda::kCudaSuccess;
 }
 
-int FakeCuda::launch_touching(CudaStreamHandle handle, Touched touched, std::function<void()> run) {
+int FakeCuda::launch_touching(cuda::CudaStreamHandle handle, Touched touched, std::function<void()> run) {
   if (options_.launched) options_.launched(touched);
   const Lock lock(mutex_);
   if (const int code = begin({Call::launch})) return code;
@@ -560,26 +560,26 @@ int FakeCuda::launch_touching(CudaStreamHandle handle, Touched touched, std::fun
       sticky_ = 719;  // cudaErrorLaunchFailure
     }
   });
-  return kCudaSuccess;
+  return cuda::kCudaSuccess;
 }
 
 int FakeCuda::allow_shared_bytes(const void* kernel, std::size_t bytes) {
   const Lock lock(mutex_);
   if (const int code = begin({Call::allow_shared_bytes, kernel, nullptr, bytes})) return code;
-  return bytes <= options_.shared_bytes ? kCudaSuccess : kCudaInvalidValue;
+  return bytes <= options_.shared_bytes ? cuda::kCudaSuccess : kCudaInvalidValue;
 }
 
 // --- Events ---
 
-int FakeCuda::create_event(CudaEventHandle* event) {
+int FakeCuda::create_event(cuda::CudaEventHandle* event) {
   const Lock lock(mutex_);
   if (const int code = begin({Call::create_event})) return code;
   need_device("cudaEventCreate");
-  *event = static_cast<CudaEventHandle>(static_cast<void*>(&events_.emplace_back()));
-  return kCudaSuccess;
+  *event = static_cast<cuda::CudaEventHandle>(static_cast<void*>(&events_.emplace_back()));
+  return cuda::kCudaSuccess;
 }
 
-int FakeCuda::destroy_event(CudaEventHandle handle) {
+int FakeCuda::destroy_event(cuda::CudaEventHandle handle) {
   const Lock lock(mutex_);
   const int code = begin({Call::destroy_event, handle});
   auto* const event = live_event(handle, "cudaEventDestroy");
@@ -588,7 +588,7 @@ int FakeCuda::destroy_event(CudaEventHandle handle) {
   return code;
 }
 
-int FakeCuda::record_event(CudaEventHandle handle, CudaStreamHandle on) {
+int FakeCuda::record_event(cuda::CudaEventHandle handle, cuda::CudaStreamHandle on) {
   const Lock lock(mutex_);
   if (const int code = begin({Call::record_event, handle, on})) return code;
   need_device("cudaEventRecord");
@@ -602,10 +602,10 @@ int FakeCuda::record_event(CudaEventHandle handle, CudaStreamHandle on) {
   event->ended = stream->ended;
   event->ended[stream] = stream->given;
   changed_.notify_all();
-  return kCudaSuccess;
+  return cuda::kCudaSuccess;
 }
 
-int FakeCuda::synchronize_event(CudaEventHandle handle) {
+int FakeCuda::synchronize_event(cuda::CudaEventHandle handle) {
   Lock lock(mutex_);
   if (const int code = begin({Call::synchronize_event, handle}); code && !sticky_) return code;
   auto* const event = live_event(handle, "cudaEventSynchronize");
@@ -620,26 +620,26 @@ int FakeCuda::synchronize_event(CudaEventHandle handle) {
   return sticky_;
 }
 
-int FakeCuda::stream_wait_event(CudaStreamHandle handle, CudaEventHandle of) {
+int FakeCuda::stream_wait_event(cuda::CudaStreamHandle handle, cuda::CudaEventHandle of) {
   const Lock lock(mutex_);
   if (const int code = begin({Call::stream_wait_event, handle, of})) return code;
   need_device("cudaStreamWaitEvent");
   auto* const event = live_event(of, "cudaStreamWaitEvent");
   auto* const stream = live_stream(handle, "cudaStreamWaitEvent");
   if (!event || !stream) return 400;
-  if (!event->stream) return kCudaSuccess;  // never recorded: as in CUDA, it counts as reached
+  if (!event->stream) return cuda::kCudaSuccess;  // never recorded: as in CUDA, it counts as reached
   stream->operations.push_back({.run = [] {}, .event = event, .point = event->recorded, .after = event->token});
   stream->waits.push_back({++stream->given, event->stream, event->behind});
   for (const auto& [other, operations] : event->ended)
     if (other != stream) stream->ended[other] = std::max(stream->ended[other], operations);
   changed_.notify_all();
-  return kCudaSuccess;
+  return cuda::kCudaSuccess;
 }
 
 std::string FakeCuda::error_name(int code) {
   switch (code) {
     case kCudaInvalidValue: return "cudaErrorInvalidValue";
-    case kCudaOutOfMemory: return "cudaErrorMemoryAllocation";
+    case cuda::kCudaOutOfMemory: return "cudaErrorMemoryAllocation";
     case 700: return "cudaErrorIllegalAddress";
     default: return "cudaError" + std::to_string(code);
   }

@@ -37,9 +37,9 @@
 namespace terrace::test {
 
 // The type that CudaLaunch::kernel points to. The arguments are the launch's own copy.
-using FakeKernel = void (*)(const CudaLaunch& launch);
+using FakeKernel = void (*)(const cuda::CudaLaunch& launch);
 
-class FakeCuda final : public CudaRuntime {
+class FakeCuda final : public cuda::CudaRuntime {
  public:
   enum class Call : std::uint8_t {
     device_count,
@@ -79,7 +79,7 @@ class FakeCuda final : public CudaRuntime {
     std::uint64_t jitter_seed = 0;  // if not 0, operations and copying calls take up to 100 µs longer
     std::uint64_t lazy_seed = 0;    // not 0: the runtime is lazy
     std::function<void(const std::string&)> report = {};
-    CudaProfiler* profiler = nullptr;
+    cuda::CudaProfiler* profiler = nullptr;
     std::function<void(const Touched&)> launched = {};  // called for each launch_touching()
     std::shared_ptr<FakeCuda> same_gpu = {};            // another runtime of this GPU; kernels can also access its memory
   };
@@ -130,7 +130,7 @@ class FakeCuda final : public CudaRuntime {
   [[nodiscard]] std::string leaks() const;                      // objects that still exist; empty: none
   [[nodiscard]] std::size_t used_bytes() const;                 // of device memory
   [[nodiscard]] bool is_device_memory(const void* data) const;  // for the test
-  [[nodiscard]] bool is_stream(CudaStreamHandle handle) const;
+  [[nodiscard]] bool is_stream(cuda::CudaStreamHandle handle) const;
   [[nodiscard]] bool pointer_is_of_device(const void* data);  // CUDA's answer, for a thread with a device
   // The address at which operations find the bytes of a device address; other addresses are returned unchanged.
   [[nodiscard]] std::byte* reach(const void* data) const;
@@ -138,29 +138,31 @@ class FakeCuda final : public CudaRuntime {
   [[nodiscard]] std::shared_ptr<void> host_uses(Touched touched);
 
   int device_count(int* count) override;
-  int properties(int device, CudaProperties* properties) override;
+  int properties(int device, cuda::CudaProperties* properties) override;
   int set_device(int device) override;
   int memory_info(std::size_t* free_bytes, std::size_t* total_bytes) override;
   int allocate(void** data, std::size_t bytes) override;
   int free(void* data) override;
   int register_host(void* data, std::size_t bytes) override;
   int unregister_host(void* data) override;
-  int create_stream(CudaStreamHandle* stream) override;
-  int destroy_stream(CudaStreamHandle stream) override;
-  int synchronize_stream(CudaStreamHandle stream) override;
-  int copy_async(void* to, const void* from, std::size_t bytes, CudaStreamHandle stream) override;
-  int launch(const CudaLaunch& launch, CudaStreamHandle stream) override { return this->launch(launch, stream, {}); }
+  int create_stream(cuda::CudaStreamHandle* stream) override;
+  int destroy_stream(cuda::CudaStreamHandle stream) override;
+  int synchronize_stream(cuda::CudaStreamHandle stream) override;
+  int copy_async(void* to, const void* from, std::size_t bytes, cuda::CudaStreamHandle stream) override;
+  int launch(const cuda::CudaLaunch& launch, cuda::CudaStreamHandle stream) override {
+    return this->launch(launch, stream, {});
+  }
   // Each word of the arguments that is a device address is replaced by the address at which kernels find the bytes.
-  int launch(const CudaLaunch& launch, CudaStreamHandle stream, Touched touched);
+  int launch(const cuda::CudaLaunch& launch, cuda::CudaStreamHandle stream, Touched touched);
   // Like launch(), for a host function that uses these bytes, each at the address that reach() returns.
-  int launch_touching(CudaStreamHandle stream, Touched touched, std::function<void()> run);
+  int launch_touching(cuda::CudaStreamHandle stream, Touched touched, std::function<void()> run);
   int allow_shared_bytes(const void* kernel, std::size_t bytes) override;
-  int create_event(CudaEventHandle* event) override;
-  int destroy_event(CudaEventHandle event) override;
-  int record_event(CudaEventHandle event, CudaStreamHandle stream) override;
-  int synchronize_event(CudaEventHandle event) override;
-  int stream_wait_event(CudaStreamHandle stream, CudaEventHandle event) override;
-  CudaProfiler* profiler() override { return options_.profiler; }
+  int create_event(cuda::CudaEventHandle* event) override;
+  int destroy_event(cuda::CudaEventHandle event) override;
+  int record_event(cuda::CudaEventHandle event, cuda::CudaStreamHandle stream) override;
+  int synchronize_event(cuda::CudaEventHandle event) override;
+  int stream_wait_event(cuda::CudaStreamHandle stream, cuda::CudaEventHandle event) override;
+  cuda::CudaProfiler* profiler() override { return options_.profiler; }
   std::string error_name(int code) override;
   std::string error_text(int code) override;
 
@@ -173,8 +175,8 @@ class FakeCuda final : public CudaRuntime {
   void complain(const std::string& text);
   void need_device(const char* what);
   [[nodiscard]] std::byte* find(const void* data) const;
-  FakeStream* live_stream(CudaStreamHandle handle, const char* what);
-  FakeEvent* live_event(CudaEventHandle handle, const char* what);
+  FakeStream* live_stream(cuda::CudaStreamHandle handle, const char* what);
+  FakeEvent* live_event(cuda::CudaEventHandle handle, const char* what);
   int place_of(const void* data, std::size_t bytes, std::int64_t* number);
   void enqueue(FakeStream& stream, Touched touched, std::function<void()> run);
   bool begin_operation();

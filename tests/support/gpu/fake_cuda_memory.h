@@ -27,19 +27,19 @@ class FakeCudaMemory {
   [[nodiscard]] std::size_t used_bytes() const { return used_bytes_; }
 
   int allocate(void** data, std::size_t bytes, std::byte poison) {
-    if (bytes > capacity_bytes_ - used_bytes_) return kCudaOutOfMemory;
+    if (bytes > capacity_bytes_ - used_bytes_) return cuda::kCudaOutOfMemory;
     DeviceBlock block(bytes, poison, apart_);
     *data = block.device();
     used_bytes_ += bytes;
     ranges_[address(*data)] = {bytes, ++numbers_, std::move(block)};
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   int free(void* data) {
     const auto found = ranges_.find(address(data));
     if (found == ranges_.end() || !found->second.block) return kCudaInvalidValue;
     used_bytes_ -= found->second.bytes;
     ranges_.erase(found);
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   int add_host(void* data, std::size_t bytes) {
     if (bytes == 0) return kCudaInvalidValue;
@@ -47,13 +47,13 @@ class FakeCudaMemory {
     if (after != ranges_.end() && after->first < address(data) + bytes) return kCudaAlreadyRegistered;
     if (range_of(data)) return kCudaAlreadyRegistered;
     ranges_[address(data)] = {bytes, ++numbers_, {}};
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
   int remove_host(void* data) {
     const auto found = ranges_.find(address(data));
     if (found == ranges_.end() || found->second.block) return kCudaNotRegistered;
     ranges_.erase(found);
-    return kCudaSuccess;
+    return cuda::kCudaSuccess;
   }
 
   [[nodiscard]] bool is_device_memory(const void* data) const {

@@ -44,7 +44,7 @@ extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_
                                                                        .report = misuse,
                                                                        .same_gpu = first});
   if (!first) first = fake;
-  auto device = make_device_on(fake, *pool, *options, [&](CudaRuntime&, Device& d) -> std::unique_ptr<Math> {
+  auto device = cuda::make_device_on(fake, *pool, *options, [&](cuda::CudaRuntime&, Device& d) -> std::unique_ptr<Math> {
     auto math = make_cpu_math(d.pool());
     if (const char* const version = std::getenv("TERRACE_FAKE_CUBLAS"))
       math = std::make_unique<test::MadeUpProducts>(std::move(math), std::strtoull(version, nullptr, 10),
@@ -58,8 +58,9 @@ extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_
 }
 
 // Connects the devices of one process: NCCL's transport with a fake NCCL, whose sums are computed on the host.
-extern "C" __attribute__((visibility("default"))) terrace::Transport* terrace_nccl_transport(
-    terrace::Device* device, std::shared_ptr<terrace::Transport>* host, std::shared_ptr<terrace::Transport>* letters) {
+extern "C" __attribute__((visibility("default"))) terrace::comm::Transport* terrace_nccl_transport(
+    terrace::Device* device, std::shared_ptr<terrace::comm::Transport>* host,
+    std::shared_ptr<terrace::comm::Transport>* letters) {
   using namespace terrace;
   const std::lock_guard lock(devices_mutex);
   const auto& runtime = runtimes.at(device);
@@ -70,11 +71,11 @@ extern "C" __attribute__((visibility("default"))) terrace::Transport* terrace_nc
       runtime,
       test::FakeNccl::Options{.is_device_memory = [runtime](const void* data) { return runtime->pointer_is_of_device(data); },
                               .report = misuse});
-  return std::make_unique<NcclTransport>(*host, *letters,
-                                         NcclParts{.device = device,
-                                                   .device_index = cuda_index(*device),
-                                                   .library = std::move(nccl),
-                                                   .fold = test::host_fold(runtime)})
+  return std::make_unique<comm::NcclTransport>(*host, *letters,
+                                               comm::NcclParts{.device = device,
+                                                               .device_index = cuda::cuda_index(*device),
+                                                               .library = std::move(nccl),
+                                                               .fold = test::host_fold(runtime)})
       .release();
 }
 
@@ -83,7 +84,7 @@ extern "C" __attribute__((visibility("default"))) terrace::Optimizer* terrace_cu
     const char* name, const terrace::OptimizerSettings* settings) {
   using namespace terrace;
   return test::make_launched_optimizer(name, *settings,
-                                       [](CudaStreamHandle stream) {
+                                       [](cuda::CudaStreamHandle stream) {
                                          const std::lock_guard lock(devices_mutex);
                                          for (const auto& [device, fake] : runtimes)
                                            if (fake->is_stream(stream)) return fake;

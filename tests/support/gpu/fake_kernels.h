@@ -13,7 +13,7 @@ struct AddArguments {
   std::size_t bytes = 0;
   int value = 0;
 };
-inline void add_kernel(const CudaLaunch& launch) {
+inline void add_kernel(const cuda::CudaLaunch& launch) {
   const auto& a = *static_cast<const AddArguments*>(launch.arguments);
   for (std::size_t i = 0; i < a.bytes; ++i) a.data[i] = static_cast<std::byte>(std::to_integer<int>(a.data[i]) + a.value);
 }

@@ -44,7 +44,7 @@ struct Office {
   std::mutex mutex;
   std::uint64_t ids = 0;
   std::map<std::uint64_t, std::shared_ptr<Group>> groups;
-  std::map<NcclHandle, std::shared_ptr<ncclComm>> seats;
+  std::map<comm::NcclHandle, std::shared_ptr<ncclComm>> seats;
   std::vector<std::shared_ptr<ncclComm>> aborted;  // kept, so that no two handles have the same address
 };
 Office& office() {
@@ -69,7 +69,7 @@ namespace {
 template <class Message>
 struct Batch {
   std::vector<Message> messages;
-  CudaStreamHandle stream = nullptr;
+  cuda::CudaStreamHandle stream = nullptr;
   std::shared_ptr<std::atomic<std::uint64_t>> ended;
 };
 
@@ -112,7 +112,7 @@ namespace {
 thread_local std::shared_ptr<void> open_batch;
 }
 
-std::shared_ptr<ncclComm> FakeNccl::seat_of(NcclHandle handle) {
+std::shared_ptr<ncclComm> FakeNccl::seat_of(comm::NcclHandle handle) {
   const std::lock_guard lock(office().mutex);
   const auto found = office().seats.find(handle);
   if (found != office().seats.end()) return found->second;
@@ -121,14 +121,14 @@ std::shared_ptr<ncclComm> FakeNccl::seat_of(NcclHandle handle) {
   return nullptr;
 }
 
-int FakeNccl::make_id(NcclId* id) {
+int FakeNccl::make_id(comm::NcclId* id) {
   const std::lock_guard lock(office().mutex);
   const auto number = ++office().ids;
   std::memcpy(id->bytes.data(), &number, sizeof number);
   return 0;
 }
 
-int FakeNccl::join(NcclHandle* handle, int ranks, const NcclId& id, int rank) {
+int FakeNccl::join(comm::NcclHandle* handle, int ranks, const comm::NcclId& id, int rank) {
   std::uint64_t number = 0;
   std::memcpy(&number, id.bytes.data(), sizeof number);
   auto seat = std::make_shared<ncclComm>();
@@ -150,12 +150,12 @@ int FakeNccl::join(NcclHandle* handle, int ranks, const NcclId& id, int rank) {
   return 0;
 }
 
-int FakeNccl::leave(NcclHandle handle) {
+int FakeNccl::leave(comm::NcclHandle handle) {
   const std::lock_guard lock(office().mutex);
   return office().seats.erase(handle) == 1 ? 0 : kNcclInvalidUsage;
 }
 
-int FakeNccl::abort(NcclHandle handle) {
+int FakeNccl::abort(comm::NcclHandle handle) {
   const auto seat = seat_of(handle);
   if (!seat) return kNcclInvalidUsage;
   {
@@ -172,7 +172,7 @@ int FakeNccl::abort(NcclHandle handle) {
   return result;
 }
 
-int FakeNccl::trouble(NcclHandle handle) {
+int FakeNccl::trouble(comm::NcclHandle handle) {
   const auto seat = seat_of(handle);
   if (!seat) return kNcclInvalidUsage;
   const std::lock_guard lock(seat->group->mutex);
@@ -193,7 +193,7 @@ int FakeNccl::group_end() {
   keep(batch);
   // Launch arguments are copied as bytes, so they hold a pointer.
   const auto* const kept = batch.get();
-  const FakeKernel kernel = [](const CudaLaunch& launch) {
+  const FakeKernel kernel = [](const cuda::CudaLaunch& launch) {
     const Batch<Message>* mine = nullptr;
     std::memcpy(&mine, launch.arguments, sizeof mine);
     run_batch(*mine);
@@ -215,7 +215,7 @@ void FakeNccl::keep(std::shared_ptr<void> batch) {
   batches_.push_back(std::move(batch));
 }
 
-int FakeNccl::add(const Message& message, CudaStreamHandle stream) {
+int FakeNccl::add(const Message& message, cuda::CudaStreamHandle stream) {
   if (!message.seat) return kNcclInvalidUsage;
   const bool alone = depth == 0;
   if (alone) group_start();
@@ -225,7 +225,7 @@ int FakeNccl::add(const Message& message, CudaStreamHandle stream) {
   return alone ? group_end() : 0;
 }
 
-int FakeNccl::send(const void* from, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) {
+int FakeNccl::send(const void* from, std::size_t bytes, int peer, comm::NcclHandle handle, cuda::CudaStreamHandle stream) {
   const auto number = messages_++;
   if (options_.before_send) options_.before_send(number);
   Message message{seat_of(handle), peer, reach(from), nullptr, bytes};
@@ -237,11 +237,12 @@ int FakeNccl::send(const void* from, std::size_t bytes, int peer, NcclHandle han
   return add(message, stream);
 }
 
-int FakeNccl::receive(void* to, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) {
+int FakeNccl::receive(void* to, std::size_t bytes, int peer, comm::NcclHandle handle, cuda::CudaStreamHandle stream) {
   return add({seat_of(handle), peer, nullptr, reach(to), bytes}, stream);
 }
 
-int FakeNccl::all_gather(const void* mine, void* all, std::size_t bytes, NcclHandle handle, CudaStreamHandle stream) {
+int FakeNccl::all_gather(const void* mine, void* all, std::size_t bytes, comm::NcclHandle handle,
+                         cuda::CudaStreamHandle stream) {
   const auto seat = seat_of(handle);
   if (!seat) return kNcclInvalidUsage;
   group_start();
@@ -256,7 +257,7 @@ int FakeNccl::all_gather(const void* mine, void* all, std::size_t bytes, NcclHan
   return group_end();
 }
 
-int FakeNccl::broadcast(void* data, std::size_t bytes, int root, NcclHandle handle, CudaStreamHandle stream) {
+int FakeNccl::broadcast(void* data, std::size_t bytes, int root, comm::NcclHandle handle, cuda::CudaStreamHandle stream) {
   const auto seat = seat_of(handle);
   if (!seat) return kNcclInvalidUsage;
   group_start();
@@ -268,15 +269,15 @@ int FakeNccl::broadcast(void* data, std::size_t bytes, int root, NcclHandle hand
   return group_end();
 }
 
-std::function<void(CudaStreamHandle, const cuda::FoldWork&)> host_fold(std::shared_ptr<CudaRuntime> runtime) {
-  const FakeKernel kernel = [](const CudaLaunch& launch) {
+std::function<void(cuda::CudaStreamHandle, const cuda::FoldWork&)> host_fold(std::shared_ptr<cuda::CudaRuntime> runtime) {
+  const FakeKernel kernel = [](const cuda::CudaLaunch& launch) {
     const auto& w = *static_cast<const cuda::FoldWork*>(launch.arguments);
     std::vector<const std::byte*> from;
     for (int r = 0; r < w.ranks; ++r)
       from.push_back(r == w.rank ? w.own : w.slots + static_cast<std::size_t>(r) * w.stride_bytes);
-    fold(w.reduction, w.to, from, w.count);
+    comm::fold(w.reduction, w.to, from, w.count);
   };
-  return [runtime = std::move(runtime), kernel](CudaStreamHandle stream, const cuda::FoldWork& work) {
+  return [runtime = std::move(runtime), kernel](cuda::CudaStreamHandle stream, const cuda::FoldWork& work) {
     runtime->launch({.kernel = reinterpret_cast<const void*>(kernel), .arguments = &work, .argument_bytes = sizeof work},
                     stream);
   };

@@ -22,7 +22,7 @@ namespace terrace::test {
 
 inline constexpr int kNcclSystemError = 2, kNcclInvalidUsage = 5, kNcclRemoteError = 6;
 
-class FakeNccl final : public NcclLibrary {
+class FakeNccl final : public comm::NcclLibrary {
  public:
   struct Options {
     // By default, all memory counts as a GPU's.
@@ -30,9 +30,9 @@ class FakeNccl final : public NcclLibrary {
     std::function<void(const std::string&)> report = {};  // misuse: a handle after its abort
     std::function<void(std::uint64_t)> before_send = {};  // with the message's number
   };
-  FakeNccl(std::shared_ptr<CudaRuntime> runtime, Options options)
+  FakeNccl(std::shared_ptr<cuda::CudaRuntime> runtime, Options options)
       : runtime_(std::move(runtime)), options_(std::move(options)) {}
-  explicit FakeNccl(std::shared_ptr<CudaRuntime> runtime) : FakeNccl(std::move(runtime), Options{}) {}
+  explicit FakeNccl(std::shared_ptr<cuda::CudaRuntime> runtime) : FakeNccl(std::move(runtime), Options{}) {}
 
   // This rank's messages from number `number` on (counted from 0) are lost, and trouble() reports that.
   void lose_messages_from(std::uint64_t number) { lose_from_ = number; }
@@ -40,17 +40,18 @@ class FakeNccl final : public NcclLibrary {
   [[nodiscard]] std::uint64_t groups_ended() const { return *ended_; }  // groups of calls that have ended on the streams
   [[nodiscard]] bool aborts() const { return aborts_; }                 // whether an abort was requested
 
-  int make_id(NcclId* id) override;
-  int join(NcclHandle* handle, int ranks, const NcclId& id, int rank) override;
-  int leave(NcclHandle handle) override;
-  int abort(NcclHandle handle) override;
-  int trouble(NcclHandle handle) override;
+  int make_id(comm::NcclId* id) override;
+  int join(comm::NcclHandle* handle, int ranks, const comm::NcclId& id, int rank) override;
+  int leave(comm::NcclHandle handle) override;
+  int abort(comm::NcclHandle handle) override;
+  int trouble(comm::NcclHandle handle) override;
   int group_start() override;
   int group_end() override;
-  int send(const void* from, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) override;
-  int receive(void* to, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) override;
-  int all_gather(const void* mine, void* all, std::size_t bytes, NcclHandle handle, CudaStreamHandle stream) override;
-  int broadcast(void* data, std::size_t bytes, int root, NcclHandle handle, CudaStreamHandle stream) override;
+  int send(const void* from, std::size_t bytes, int peer, comm::NcclHandle handle, cuda::CudaStreamHandle stream) override;
+  int receive(void* to, std::size_t bytes, int peer, comm::NcclHandle handle, cuda::CudaStreamHandle stream) override;
+  int all_gather(const void* mine, void* all, std::size_t bytes, comm::NcclHandle handle,
+                 cuda::CudaStreamHandle stream) override;
+  int broadcast(void* data, std::size_t bytes, int root, comm::NcclHandle handle, cuda::CudaStreamHandle stream) override;
   bool is_device_memory(int device, const void* data) override {
     runtime_->set_device(device);
     return options_.is_device_memory(data);
@@ -59,12 +60,12 @@ class FakeNccl final : public NcclLibrary {
 
  private:
   struct Message;
-  int add(const Message& message, CudaStreamHandle stream);
-  std::shared_ptr<ncclComm> seat_of(NcclHandle handle);
+  int add(const Message& message, cuda::CudaStreamHandle stream);
+  std::shared_ptr<ncclComm> seat_of(comm::NcclHandle handle);
   [[nodiscard]] std::byte* reach(const void* data) const;
   void keep(std::shared_ptr<void> batch);
 
-  const std::shared_ptr<CudaRuntime> runtime_;
+  const std::shared_ptr<cuda::CudaRuntime> runtime_;
   const Options options_;
   std::atomic<std::uint64_t> messages_{0};
   const std::shared_ptr<std::atomic<std::uint64_t>> ended_ = std::make_shared<std::atomic<std::uint64_t>>(0);
@@ -75,6 +76,6 @@ class FakeNccl final : public NcclLibrary {
 };
 
 // The fold on a GPU's stream, computed by the host's fold().
-std::function<void(CudaStreamHandle, const cuda::FoldWork&)> host_fold(std::shared_ptr<CudaRuntime> runtime);
+std::function<void(cuda::CudaStreamHandle, const cuda::FoldWork&)> host_fold(std::shared_ptr<cuda::CudaRuntime> runtime);
 
 }  // namespace terrace::test

@@ -17,9 +17,9 @@
 
 namespace terrace::test {
 
-class FakeProfiler final : public CudaProfiler {
+class FakeProfiler final : public cuda::CudaProfiler {
  public:
-  void name_stream(CudaStreamHandle, const std::string& name) override {
+  void name_stream(cuda::CudaStreamHandle, const std::string& name) override {
     const std::lock_guard lock(mutex_);
     streams_.push_back(name);
   }

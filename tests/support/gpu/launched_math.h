@@ -29,8 +29,8 @@ class LaunchedMath final : public Math {
                double greatest_product = std::numeric_limits<double>::infinity())
       : math_(std::move(math)), fake_(std::move(fake)), greatest_product_(greatest_product) {}
 
-  void enqueue(Stream& stream, const MathCall& some) override {
-    visit(some, [&](const auto& call) { this->launch(stream, call); });
+  void enqueue(Stream& stream, const math::MathCall& some) override {
+    math::visit(some, [&](const auto& call) { this->launch(stream, call); });
   }
   [[nodiscard]] std::string algorithms() const override { return math_->algorithms(); }
 
@@ -40,8 +40,8 @@ class LaunchedMath final : public Math {
   // Some numbers in the call's tensors, as a token outside the vocabulary, are refused when it runs.
   template <class Call>
   static constexpr bool kRefusesNumbers =
-      kIsOneOf<Call, CallOf<&Math::embed>, CallOf<&Math::embed_grad>, CallOf<&Math::cross_entropy>,
-               CallOf<&Math::merge_log_sums>, CallOf<&Math::cross_entropy_part>>;
+      kIsOneOf<Call, math::CallOf<&Math::embed>, math::CallOf<&Math::embed_grad>, math::CallOf<&Math::cross_entropy>,
+               math::CallOf<&Math::merge_log_sums>, math::CallOf<&Math::cross_entropy_part>>;
 
   // A call whose tensors are at the addresses that the fake's kernels use.
   template <class Call>
@@ -76,7 +76,7 @@ class LaunchedMath final : public Math {
   [[nodiscard]] bool skips(const Call&) const {
     return false;
   }
-  [[nodiscard]] bool skips(const CallOf<&Math::matmul>& call) const {
+  [[nodiscard]] bool skips(const math::CallOf<&Math::matmul>& call) const {
     const auto& [c, a, ta, b, tb, bias, accumulate] = call.arguments;
     const auto inner = b.view.shape[tb == Transpose::no ? 0 : 1];
     return static_cast<double>(c.view.elements()) * static_cast<double>(inner) > greatest_product_;
@@ -85,7 +85,7 @@ class LaunchedMath final : public Math {
   template <class Call>
   void launch(Stream& stream, const Call& call) {
     const auto refused = std::make_shared<std::exception_ptr>();
-    cuda_stream(stream).launch([this, call, refused, touched = touched_by(call)](CudaStreamHandle handle) {
+    cuda::cuda_stream(stream).launch([this, call, refused, touched = touched_by(call)](cuda::CudaStreamHandle handle) {
       const int code = fake_->launch_touching(handle, touched, [this, call, refused] {
         if (skips(call)) return;
         InlineStream here;
@@ -96,11 +96,11 @@ class LaunchedMath final : public Math {
           *refused = std::current_exception();
         }
       });
-      if (code) throw CudaError(*fake_, code, "cuda:0", "cudaLaunchKernel");
+      if (code) throw cuda::CudaError(*fake_, code, "cuda:0", "cudaLaunchKernel");
     });
     // As on a GPU, the error comes after the operation.
     if constexpr (kRefusesNumbers<Call>) {
-      cuda_stream(stream).expect([refused] {
+      cuda::cuda_stream(stream).expect([refused] {
         if (*refused) std::rethrow_exception(*refused);
       });
     }

@@ -18,12 +18,12 @@
 namespace terrace::test {
 
 // Returns the fake to which a stream belongs.
-using FakeOf = std::function<std::shared_ptr<FakeCuda>(CudaStreamHandle)>;
+using FakeOf = std::function<std::shared_ptr<FakeCuda>(cuda::CudaStreamHandle)>;
 
-inline void launch_update_on(const std::shared_ptr<FakeCuda>& fake, CudaStreamHandle handle, FakeCuda::Touched touched,
+inline void launch_update_on(const std::shared_ptr<FakeCuda>& fake, cuda::CudaStreamHandle handle, FakeCuda::Touched touched,
                              std::function<void()> run) {
   if (const int code = fake->launch_touching(handle, std::move(touched), std::move(run)))
-    throw CudaError(*fake, code, "cuda:0", "cudaLaunchKernel");
+    throw cuda::CudaError(*fake, code, "cuda:0", "cudaLaunchKernel");
 }
 
 inline std::unique_ptr<Optimizer> make_launched_optimizer(std::string_view named, const OptimizerSettings& with,
@@ -35,9 +35,9 @@ inline std::unique_ptr<Optimizer> make_launched_optimizer(std::string_view named
   };
   const auto host = std::make_shared<Host>();
   host->optimizer = make_optimizer(named, with);
-  return make_cuda_optimizer(
+  return rules::make_cuda_optimizer(
       named, with,
-      [host, fake_of](CudaStreamHandle stream, std::string_view name, const OptimizerSettings&, const UpdateStep& step,
+      [host, fake_of](cuda::CudaStreamHandle stream, std::string_view name, const OptimizerSettings&, const UpdateStep& step,
                       const ChunkUpdate& chunk) {
         const auto fake = fake_of(stream);
         launch_update_on(
@@ -47,8 +47,8 @@ inline std::unique_ptr<Optimizer> make_launched_optimizer(std::string_view named
       [host, fake_of](Stream& stream, std::string_view name, const OptimizerSettings&, const UpdateStep& step,
                       const LayerUpdate& layer) {
         auto touched = touched_by("an update by " + std::string(name), *host->optimizer->layer_unit(), layer);
-        cuda_stream(stream).launch(
-            [host, fake_of, step, touched = std::move(touched), given = OwnLayerUpdate(layer)](CudaStreamHandle handle) {
+        cuda::cuda_stream(stream).launch(
+            [host, fake_of, step, touched = std::move(touched), given = OwnLayerUpdate(layer)](cuda::CudaStreamHandle handle) {
               const auto fake = fake_of(handle);
               launch_update_on(fake, handle, touched, [host, step, own = given.reached(*fake)] {
                 InlineStream here(host->device.get());
@@ -59,7 +59,7 @@ inline std::unique_ptr<Optimizer> make_launched_optimizer(std::string_view named
 }
 inline std::unique_ptr<Optimizer> make_launched_optimizer(std::string_view name, const OptimizerSettings& settings,
                                                           std::shared_ptr<FakeCuda> fake) {
-  return make_launched_optimizer(name, settings, [fake = std::move(fake)](CudaStreamHandle) { return fake; });
+  return make_launched_optimizer(name, settings, [fake = std::move(fake)](cuda::CudaStreamHandle) { return fake; });
 }
 
 }  // namespace terrace::test

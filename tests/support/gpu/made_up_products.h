@@ -24,9 +24,9 @@ class MadeUpProducts final : public Math {
   MadeUpProducts(std::unique_ptr<Math> math, std::uint64_t version, cuda::KnownAlgorithms known)
       : math_(std::move(math)), version_(version), known_(std::move(known)) {}
 
-  void enqueue(Stream& stream, const MathCall& call) override {
+  void enqueue(Stream& stream, const math::MathCall& call) override {
     math_->enqueue(stream, call);
-    if (const auto* const product = call_if<&Math::matmul>(call)) {
+    if (const auto* const product = math::call_if<&Math::matmul>(call)) {
       const auto& [c, a, ta, b, tb, bias, accumulate] = product->arguments;
       const auto algorithm = choose(cuda::key_of(c, a, ta, b, tb, !bias.empty(), accumulate == Accumulate::yes));
       stream.submit([view = c.view, algorithm] { sum_otherwise(view, algorithm); });

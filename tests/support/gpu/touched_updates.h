@@ -15,7 +15,8 @@
 namespace terrace::test {
 
 inline void add_stored(FakeCuda::Touched& touched, const Stored& stored, bool writes) {
-  if (stored.data) touched.add(stored.data, bytes_of(stored.format, static_cast<std::uint64_t>(stored.elements)), writes);
+  if (stored.data)
+    touched.add(stored.data, rules::bytes_of(stored.format, static_cast<std::uint64_t>(stored.elements)), writes);
 }
 
 inline FakeCuda::Touched touched_by(std::string name, const ChunkUpdate& chunk) {
@@ -34,7 +35,7 @@ inline FakeCuda::Touched touched_by(std::string name, const LayerUnit& unit, con
     for (const auto& stored : chunk.states) add_stored(touched, stored, states);
   }
   for (const auto& stored : layer.packed) add_stored(touched, stored, unit.second_moment == Packed::whole ? weights : states);
-  if (!layer.chunks.empty()) touched.add(layer.scratch, unit.needs(shape_of(layer)).scratch_bytes, true);
+  if (!layer.chunks.empty()) touched.add(layer.scratch, unit.needs(rules::shape_of(layer)).scratch_bytes, true);
   return touched;
 }
 

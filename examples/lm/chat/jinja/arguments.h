@@ -26,7 +26,7 @@ class Bound {
     for (std::size_t i = 0; i < given.positional.size(); ++i) values_[i] = std::move(given.positional[i]);
     for (auto& [name, value] : given.named) {
       const auto at = static_cast<std::size_t>(std::ranges::find(names_, name) - names_.begin());
-      if (at == names_.size()) fail(fmt::format("'{}' takes no argument '{}' here", of_, printable(name)));
+      if (at == names_.size()) fail(fmt::format("'{}' takes no argument '{}' here", of_, base::printable(name)));
       if (values_[at]) fail(fmt::format("'{}' has the argument '{}' twice", of_, name));
       values_[at] = std::move(value);
     }

@@ -76,7 +76,7 @@ class Cursor {
       case Token::Kind::output_begin: return "'{{'";
       case Token::Kind::output_end: return "'}}'";
       case Token::Kind::end: return "the end of the template";
-      default: return "'" + printable(now().text) + "'";
+      default: return "'" + base::printable(now().text) + "'";
     }
   }
   void expect_mark(std::string_view mark) {

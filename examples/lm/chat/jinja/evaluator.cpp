@@ -74,7 +74,7 @@ Value make_namespace(Runtime& runtime, Arguments& given) {
 
 Value raise_exception(Runtime& runtime, Arguments& given) {
   const Bound bound("raise_exception", given, {"message"}, 1);
-  throw Fault{fmt::format("it refuses the conversation: {}", printable(*runtime.str(bound[0]).text(), 300)),
+  throw Fault{fmt::format("it refuses the conversation: {}", base::printable(*runtime.str(bound[0]).text(), 300)),
               "change the conversation, or the template"};
 }
 
@@ -278,7 +278,7 @@ Value Evaluator::call_macro(const Statement& macro, const ScopePtr& scope, const
   const auto& defaults = macro.parameters.defaults;
   const auto inner = inside(scope);
   if (given.positional.size() > names.size())
-    fail(fmt::format("the macro '{}' takes at most {} arguments", printable(name), names.size()));
+    fail(fmt::format("the macro '{}' takes at most {} arguments", base::printable(name), names.size()));
   const auto take_named = [&](std::string_view wanted) -> std::optional<Value> {
     runtime_.work.take(1 + given.named.size());
     const auto found =
@@ -300,13 +300,14 @@ Value Evaluator::call_macro(const Statement& macro, const ScopePtr& scope, const
     set(inner, "caller", caller ? std::move(*caller) : runtime_.make_undefined("no caller is defined"));
   }
   if (!given.named.empty())
-    fail(fmt::format("the macro '{}' takes no argument '{}'", printable(name), printable(given.named.front().first)));
+    fail(fmt::format("the macro '{}' takes no argument '{}'", base::printable(name),
+                     base::printable(given.named.front().first)));
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto without_default = names.size() - defaults.size();
     if (!values[i])
       values[i] = i >= without_default
                       ? evaluate(*defaults[i - without_default], inner)
-                      : runtime_.make_undefined(fmt::format("parameter '{}' was not provided", printable(names[i])));
+                      : runtime_.make_undefined(fmt::format("parameter '{}' was not provided", base::printable(names[i])));
     set(inner, names[i], std::move(*values[i]));
   }
   auto flow = Flow::on;
@@ -333,8 +334,8 @@ void Evaluator::assign(const Target& target, const Value& value, const ScopePtr&
     const auto of = find(target.name, *scope);
     auto* const* const space = of.as<Namespace*>();
     if (space == nullptr)
-      fail(fmt::format("'{0}' is no namespace, so '{0}.{1}' cannot be assigned to", printable(target.name),
-                       printable(target.attribute)));
+      fail(fmt::format("'{0}' is no namespace, so '{0}.{1}' cannot be assigned to", base::printable(target.name),
+                       base::printable(target.attribute)));
     (*space)->names.set(target.attribute, value, runtime_.work, true);
   }
 }
@@ -350,7 +351,7 @@ Value Evaluator::find(const std::string& name, const Scope& scope) {
     found = in->names.find(name, read);
   }
   runtime_.work.take_read(read);
-  return found != nullptr ? *found : runtime_.make_undefined(fmt::format("'{}' is undefined", printable(name)));
+  return found != nullptr ? *found : runtime_.make_undefined(fmt::format("'{}' is undefined", base::printable(name)));
 }
 
 Value Evaluator::evaluate_or_none(const Part& part, const ScopePtr& scope) {

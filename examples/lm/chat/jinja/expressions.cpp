@@ -290,7 +290,7 @@ void Expressions::arguments(Expression& of) {
     if (now().kind == Token::Kind::name && after().is_mark("=")) {
       auto key = take().text;
       take();
-      if (!names.insert(key).second) fail_here(fmt::format("the argument '{}' is given twice", printable(key)));
+      if (!names.insert(key).second) fail_here(fmt::format("the argument '{}' is given twice", base::printable(key)));
       of.named.emplace_back(std::move(key), expression());
     } else {
       if (!of.named.empty()) fail_here("an argument without a name follows one that has it");

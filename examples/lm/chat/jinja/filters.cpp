@@ -508,7 +508,7 @@ const std::map<std::string_view, Filter>& filters() {
 Value apply_filter(std::string_view name, const Value& to, Arguments& given, Runtime& runtime) {
   runtime.work.take(2);
   const auto found = filters().find(name);
-  if (found == filters().end()) unsupported(fmt::format("the filter '{}'", printable(name)));
+  if (found == filters().end()) unsupported(fmt::format("the filter '{}'", base::printable(name)));
   return found->second(to, runtime, given);
 }
 

@@ -246,7 +246,7 @@ class Lexer {
     for (const std::string_view mark : {"//", "**", "==", "!=", ">=", "<="})
       if (stands(mark)) return take(TokenKind::mark, 2);
     if (std::string_view("+-/*%~[](){}><=.:|,;").find(c) == std::string_view::npos)
-      fail_here(fmt::format("'{}' cannot stand here", printable(rest().substr(0, code_point_at(rest(), 0).bytes))));
+      fail_here(fmt::format("'{}' cannot stand here", base::printable(rest().substr(0, code_point_at(rest(), 0).bytes))));
     balance(c);
     take(TokenKind::mark, 1);
   }

@@ -173,8 +173,8 @@ Steps steps_of(std::int64_t size, const Value& start, const Value& stop, const V
 
 Value missing(const Value& of, const Value& key, Runtime& runtime) {
   if (const auto* const name = key.text())
-    return runtime.make_undefined(fmt::format("'{}' has no attribute '{}'", type_of(of), printable(*name)));
-  return runtime.make_undefined(fmt::format("{} has no element {}", type_of(of), printable(*runtime.repr(key).text())));
+    return runtime.make_undefined(fmt::format("'{}' has no attribute '{}'", type_of(of), base::printable(*name)));
+  return runtime.make_undefined(fmt::format("{} has no element {}", type_of(of), base::printable(*runtime.repr(key).text())));
 }
 
 Value loop_attribute(LoopState& loop, std::string_view name, Runtime& runtime) {

@@ -100,7 +100,7 @@ class Parser : Expressions {
     } else if (is_one_of(tag, {"block", "extends", "include", "import", "from", "autoescape", "print"})) {
       unsupported_here(fmt::format("the statement '{}'", tag));
     } else {
-      fail_here(fmt::format("'{}' is no statement that can stand here", printable(tag)));
+      fail_here(fmt::format("'{}' is no statement that can stand here", base::printable(tag)));
     }
     return out;
   }

@@ -115,7 +115,7 @@ const std::map<std::string_view, Test>& tests() {
 bool apply_test(std::string_view name, const Value& to, Arguments& given, Runtime& runtime) {
   runtime.work.take(2);
   const auto found = tests().find(name);
-  if (found == tests().end()) unsupported(fmt::format("the test '{}'", printable(name)));
+  if (found == tests().end()) unsupported(fmt::format("the test '{}'", base::printable(name)));
   return found->second(to, runtime, given);
 }
 

@@ -420,7 +420,7 @@ void print(const Value& value, bool quoted, Draft& out, Runtime& runtime) { Prin
 
 void demand_defined(const Value& value) {
   if (const auto* const missing = value.as<Undefined>())
-    fail(printable(missing->why ? *missing->why : "a value is undefined", 200));
+    fail(base::printable(missing->why ? *missing->why : "a value is undefined", 200));
 }
 
 }  // namespace terrace::lm::jinja

@@ -37,16 +37,17 @@ Bpe::Bpe(const BpeParts& parts)
   ids_.reserve(parts.vocabulary.size());
   for (const auto& [spelling, id] : parts.vocabulary) {
     if (id >= most_ids(parts.vocabulary.size()))
-      throw Error(fmt::format("token \"{}\" has the id {}, but there are only {} tokens", printable(spelling), id,
+      throw Error(fmt::format("token \"{}\" has the id {}, but there are only {} tokens", base::printable(spelling), id,
                               parts.vocabulary.size()),
                   ErrorKind::corrupt);
     if (!ids_.emplace(spelling, id).second)
-      throw Error(fmt::format("token \"{}\" is in the vocabulary twice", printable(spelling)), ErrorKind::corrupt);
+      throw Error(fmt::format("token \"{}\" is in the vocabulary twice", base::printable(spelling)), ErrorKind::corrupt);
     if (bytes_of_id_.size() <= id) bytes_of_id_.resize(id + 1);
     auto& bytes = bytes_of_id_[id];
     if (bytes)
-      throw Error(fmt::format("tokens \"{}\" and \"{}\" both have the id {}", printable(*bytes), printable(spelling), id),
-                  ErrorKind::corrupt);
+      throw Error(
+          fmt::format("tokens \"{}\" and \"{}\" both have the id {}", base::printable(*bytes), base::printable(spelling), id),
+          ErrorKind::corrupt);
     bytes = bytes_of_spelling(spelling, byte_level_);
     if (ignore_merges_ && (!byte_level_ || bytes_of_letters(spelling))) words_.insert(*bytes, id);
   }
@@ -60,7 +61,7 @@ Bpe::Bpe(const BpeParts& parts)
   if (parts.unknown) {
     unknown_ = id_of(*parts.unknown);
     if (!unknown_)
-      throw Error(fmt::format("the unknown token \"{}\" is not in the vocabulary", printable(*parts.unknown)),
+      throw Error(fmt::format("the unknown token \"{}\" is not in the vocabulary", base::printable(*parts.unknown)),
                   ErrorKind::corrupt);
   }
   add_merges(parts);
@@ -72,12 +73,12 @@ void Bpe::add_merges(const BpeParts& parts) {
   for (const auto& [left, right] : parts.merges) {
     const auto first = id_of(left), second = id_of(right), both = id_of(left + right);
     if (!first || !second || !both)
-      throw Error(
-          fmt::format("merge {} of \"{}\" and \"{}\": \"{}\" is not in the vocabulary", rank, printable(left), printable(right),
-                      printable(!first    ? left
-                                : !second ? right
-                                          : left + right)),
-          ErrorKind::corrupt);
+      throw Error(fmt::format("merge {} of \"{}\" and \"{}\": \"{}\" is not in the vocabulary", rank, base::printable(left),
+                              base::printable(right),
+                              base::printable(!first    ? left
+                                              : !second ? right
+                                                        : left + right)),
+                  ErrorKind::corrupt);
     if (const auto& before = *bytes_of_id_[*first], &after = *bytes_of_id_[*second]; !before.empty() && !after.empty())
       known.push_back({.left = *first,
                        .right = *second,

@@ -89,7 +89,7 @@ void PieceSource::each_text(const Piece& piece, const std::string& field,
     };
     nlohmann::json object;
     try {
-      object = parse_json(line);
+      object = base::parse_json(line);
     } catch (const Error& error) {
       refuse(fmt::format("{}\n  each line must be one JSON object: correct it, or remove it", error.what()));
     }

@@ -14,7 +14,7 @@ bool Regex::available() { return false; }
 Regex::Regex(std::string_view expression) {
   throw Error(fmt::format("the tokenizer cuts words with the regular expression {}, which needs PCRE2\n  install libpcre2-dev "
                           "and build terrace again",
-                          printable(expression)),
+                          base::printable(expression)),
               ErrorKind::refused);
 }
 Regex::~Regex() = default;

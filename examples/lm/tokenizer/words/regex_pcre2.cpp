@@ -85,8 +85,9 @@ Code code_of(std::string_view expression, const std::string& own, std::uint32_t 
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(own.data()), own.size(), kOptions | more_options, &error, &offset, nullptr),
       pcre2_code_free);
   if (!code)
-    throw Error(fmt::format("the tokenizer's regular expression {} is not valid: {}", printable(expression), message_of(error)),
-                ErrorKind::refused);
+    throw Error(
+        fmt::format("the tokenizer's regular expression {} is not valid: {}", base::printable(expression), message_of(error)),
+        ErrorKind::refused);
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // if this fails, matching is only slower
   return code;
 }
@@ -141,7 +142,7 @@ struct Regex::Compiled {
     throw Error(
         fmt::format("the tokenizer's regular expression {} failed on a text of {} bytes: {}\n  give a tokenizer whose "
                     "expression has fewer ways to match the same letters, or shorter texts",
-                    printable(expression), text.size(), why));
+                    base::printable(expression), text.size(), why));
   }
 };
 
