@@ -115,6 +115,10 @@ def signs(root):
     yield "lines of examples/terrace", f"{lines_of(sources(root, 'examples/terrace')):,}"
     yield "files that name RunConfig", named(root, "RunConfig")
     yield "settings compared with a word", option_words(root)
+    at_the_top = {folder: names_at_the_top([f for f in sources(root, folder) if f.suffix == ".h"]) for folder in LIBRARY}
+    for what in ("types", "functions and constants"):
+        counts = {folder: len(found[what]) for folder, found in at_the_top.items()}
+        yield f"{what} directly in terrace::", f"{sum(counts.values())} ({', '.join(f'{k} {v}' for k, v in counts.items())})"
     yield "headers of the library", sum(f.suffix == ".h" for folder in LIBRARY for f in sources(root, folder))
 
 
@@ -128,6 +132,28 @@ def of_a_program(root, pattern):
     found = [f for f in files for line in f.read_text().splitlines() if re.search(pattern, line.split("//")[0])]
     names = ", ".join(str(f.relative_to(root)) for f in dict.fromkeys(found))
     return f"{len(found)} ({names})" if 0 < len(set(found)) <= 4 else len(found)
+
+
+# A name that a header declares at the margin, inside of `namespace terrace {`: a type, or a function or constant.
+TYPE_NAME = re.compile(r"^(?:class|struct|enum class|using) (?:\[\[nodiscard\]\] )?(\w+)(?= (?:final |: |= |\{)| ?\{| :|$)")
+OTHER_NAME = re.compile(r"^(?!(?:class|struct|enum|using|template|friend|namespace|return)\b)[A-Za-z_][\w:<>,&*\s\[\]]*?[\s&*](\w+)"
+                        r"(?=\(|\s*=|\{|\[|;)")
+
+
+def names_at_the_top(files):
+    found = {"types": set(), "functions and constants": set()}
+    for file in files:
+        inside = False
+        for line in file.read_text().splitlines():
+            if line.startswith("namespace "):
+                inside = line == "namespace terrace {"
+            elif line.startswith("}  // namespace"):
+                inside = False
+            elif inside and (name := TYPE_NAME.match(line)):
+                found["types"].add(name[1])
+            elif inside and (name := OTHER_NAME.match(line)):
+                found["functions and constants"].add(name[1])
+    return found
 
 
 def show(title, root):
