@@ -94,6 +94,11 @@ def named(root, word):
     return sum(bool(re.search(rf"\b{word}\b", f.read_text(errors="replace"))) for f in files)
 
 
+def files_of_a_command(root, name):
+    words = re.compile(rf'\b{name}_command\b|"{name}"')
+    return sum(bool(words.search(f.read_text(errors="replace"))) for f in sources(root, "examples/terrace"))
+
+
 def option_words(root):
     return sum(len(OPTION_WORD.findall(f.read_text())) for f in sources(root, "examples/terrace"))
 
@@ -115,6 +120,7 @@ def signs(root):
     yield "lines of examples/terrace", f"{lines_of(sources(root, 'examples/terrace')):,}"
     yield "files that name RunConfig", named(root, "RunConfig")
     yield "settings compared with a word", option_words(root)
+    yield "files that name a command of the program", files_of_a_command(root, "top")
     at_the_top = {folder: names_at_the_top([f for f in sources(root, folder) if f.suffix == ".h"]) for folder in LIBRARY}
     for what in ("types", "functions and constants"):
         counts = {folder: len(found[what]) for folder, found in at_the_top.items()}
