@@ -164,15 +164,14 @@ TEST_F(LoraProgram, RanksOfEveryKindTrainExportAndSayWhatOneRankDoes) {
       exports(run);
       expect_near_files(one + "-adapter/adapter_model.safetensors", run + "-adapter/adapter_model.safetensors", 1e-10);
       expect_near_files(one + "-merged/model.safetensors", run + "-merged/model.safetensors", 1e-10);
-      EXPECT_EQ(rules::bytes_of(one + "-adapter/adapter_config.json"), rules::bytes_of(run + "-adapter/adapter_config.json"));
+      EXPECT_EQ(bytes_of(one + "-adapter/adapter_config.json"), bytes_of(run + "-adapter/adapter_config.json"));
       // The adapter of one rank is read by these ranks and written again without any change.
       const auto through = train(lora + layout +
                                  Words{"--init-adapter", one + "-adapter", "--steps", "1", "--lr", "1e-300", "--min-lr",
                                        "1e-300", "--out-dir", run + "-in"});
       ASSERT_EQ(0, through.exit) << through.described;
       ASSERT_EQ(0, exported({run + "-in", run + "-again"}).exit);
-      EXPECT_EQ(rules::bytes_of(one + "-adapter/adapter_model.safetensors"),
-                rules::bytes_of(run + "-again/adapter_model.safetensors"))
+      EXPECT_EQ(bytes_of(one + "-adapter/adapter_model.safetensors"), bytes_of(run + "-again/adapter_model.safetensors"))
           << run;
     }
   }
@@ -300,9 +299,8 @@ TEST_F(LoraProgram, AnAdapterGoesOutAndInAndIntoItsModel) {
     EXPECT_NEAR(loss, loss_of(named("-whole"), {"--model", named("-merged")}), 1e-5 * loss);
     // The adapter is written exactly as it was read.
     ASSERT_EQ(0, exported({named("-in"), named("-again")}).exit);
-    EXPECT_EQ(rules::bytes_of(named("-adapter/adapter_model.safetensors")),
-              rules::bytes_of(named("-again/adapter_model.safetensors")));
-    const auto config = json::parse(rules::bytes_of(named("-adapter/adapter_config.json")));
+    EXPECT_EQ(bytes_of(named("-adapter/adapter_model.safetensors")), bytes_of(named("-again/adapter_model.safetensors")));
+    const auto config = json::parse(bytes_of(named("-adapter/adapter_config.json")));
     EXPECT_EQ(4, config["r"]);
     EXPECT_EQ("LORA", config["peft_type"]);
     EXPECT_EQ(at(named("-base")).string(), config["base_model_name_or_path"].get<std::string>()) << "from any folder";
@@ -314,7 +312,7 @@ TEST_F(LoraProgram, WhatAnAdaptersConfigurationSaysMustBeKnown) {
   const Words run{"--model", "llama", "--heads", "4", "--seq-len", "32", "--lora-rank", "4"};
   ASSERT_EQ(0, train(run + Words{"--steps", "1", "--out-dir", "run"}).exit);
   ASSERT_EQ(0, exported({"run", "adapter"}).exit);
-  const auto good = json::parse(rules::bytes_of("adapter/adapter_config.json"));
+  const auto good = json::parse(bytes_of("adapter/adapter_config.json"));
   const auto with = [&](const char* key, const json& value) {
     auto config = good;
     config[key] = value;
@@ -364,7 +362,7 @@ TEST_F(LoraProgram, FrozenWeightsAreExportedAsTheyCame) {
       train({"--model", "base", "--seq-len", "32", "--steps", "3", "--freeze", "layers.*", "--out-dir", "frozen"});
   ASSERT_EQ(0, done.exit) << done.described;
   ASSERT_EQ(0, exported({"frozen", "after"}).exit);
-  const auto before = rules::bytes_of("base/model.safetensors"), after = rules::bytes_of("after/model.safetensors");
+  const auto before = bytes_of("base/model.safetensors"), after = bytes_of("after/model.safetensors");
   ASSERT_EQ(before.size(), after.size());
   EXPECT_NE(before, after);
   std::size_t same = 0;

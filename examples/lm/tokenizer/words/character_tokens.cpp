@@ -19,10 +19,10 @@ struct Lowest {
   std::array<std::uint32_t, kAfter> after;
 };
 
-template <std::size_t kChunkKinds>
-unsigned kinds_up_to(const std::array<std::uint32_t, kChunkKinds>& lowest, std::uint32_t rank) {
+template <std::size_t kKinds>
+unsigned kinds_up_to(const std::array<std::uint32_t, kKinds>& lowest, std::uint32_t rank) {
   unsigned kinds = 0;
-  for (unsigned kind = 0; kind < kChunkKinds; ++kind) kinds |= lowest[kind] <= rank ? 1U << kind : 0U;
+  for (unsigned kind = 0; kind < kKinds; ++kind) kinds |= lowest[kind] <= rank ? 1U << kind : 0U;
   return kinds;
 }
 
