@@ -37,9 +37,9 @@ NAMESPACES = {
     "core/math/cpu": "cpu math", "core/profile": "profile", "memory": "memory",
     "offload/io": "io", "offload/store": "store", "offload/move": "offload", "optimizers": "rules", "optimizers/cuda": "cuda rules",
     "parallel/comm": "comm", "parallel/comm/nccl": "comm cuda", "parallel/mesh": "mesh", "parallel/model": "model",
-    "parallel/layers": "layers", "parallel/program": "orders", "parallel/pipeline": "pipeline", "parallel/map": "map",
+    "parallel/layers": "layers", "parallel/program": "orders", "parallel/pipeline": "pipeline", "parallel/map": "mapping",
     "parallel/passes": "passes", "parallel/state": "state", "parallel/walk": "walk", "parallel/plan": "planning pipeline",
-    "parallel/run": "run", "parallel/train": "train",
+    "parallel/run": "running", "parallel/train": "training",
 }
 PUBLIC = "docs/reference/headers.md"
 SOURCE = re.compile(r"\.(h|cpp|inl|cu|cuh)$")

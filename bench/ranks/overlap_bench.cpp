@@ -62,7 +62,7 @@ class OverlapBench final : public Bench {
 
     auto simulated = all.front().plan;
     const StepMap map(model, simulated.map);
-    const auto results_s = link_s * static_cast<double>(map::results_of(map, simulated.programs.steady).size());
+    const auto results_s = link_s * static_cast<double>(mapping::results_of(map, simulated.programs.steady).size());
     retime(simulated, model, run.request, run.profile, PacedCosts(layers, costs, {.each_s = link_s, .results_s = results_s}));
     const auto seconds = step_seconds(all);
     std::vector<double> communicated, hidden;

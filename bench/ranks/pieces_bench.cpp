@@ -53,12 +53,12 @@ class Costs final : public walk::CostModel {
   Costs(const StepMap& map, double seconds_per_flop, double call_s)
       : map_(map), seconds_per_flop_(seconds_per_flop), call_s_(call_s) {}
   [[nodiscard]] double seconds(const Action& a) const override {
-    if (const auto calls = map::collectives_of(map_, a).size(); calls > 0) return call_s_ * static_cast<double>(calls);
+    if (const auto calls = mapping::collectives_of(map_, a).size(); calls > 0) return call_s_ * static_cast<double>(calls);
     if (!is_layer_action(a.op) || !is_branch(*map_.model().layers[a.layer])) return 0;
     return map_.phases().flops(a) * seconds_per_flop_;
   }
   [[nodiscard]] double seconds_of_results(const Program& step) const override {
-    return call_s_ * static_cast<double>(map::results_of(map_, step).size());
+    return call_s_ * static_cast<double>(mapping::results_of(map_, step).size());
   }
 
  private:

@@ -29,7 +29,7 @@ struct RanksRun {
 };
 struct RankSteps {
   Plan plan;
-  std::vector<run::StepResult> results;
+  std::vector<running::StepResult> results;
   std::vector<std::int64_t> ended_ns;  // when each step ended, including its update
 };
 std::vector<RankSteps> run_ranks(const Model& model, const RanksRun& run);

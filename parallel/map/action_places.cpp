@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 ActionPlaces::ActionPlaces(const UpdatePlace& update, bool separate_device, const LayerPhases& phases,
                            const std::vector<std::uint32_t>& updates_of, MessageLanes messages)
@@ -39,4 +39,4 @@ Lane ActionPlaces::lane_of(const Action& a) const {
 
 Lane ActionPlaces::lane_of(Tier tier) const { return separate_device_ && tier == Tier::host ? Lane::update : Lane::compute; }
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

@@ -13,7 +13,7 @@
 #include <terrace/parallel/model/update_place.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 class ActionPlaces {
  public:
@@ -35,4 +35,4 @@ class ActionPlaces {
   MessageLanes messages_;
 };
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

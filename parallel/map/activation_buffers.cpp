@@ -4,7 +4,7 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 namespace {
 
 Chunk buffer(Role role, std::uint32_t layer, std::uint32_t micro_batch, std::uint64_t bytes) {
@@ -79,4 +79,4 @@ void ActivationBuffers::add_skips_to(ChunkTable& chunks) {
   }
 }
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

@@ -30,7 +30,7 @@
 #include <terrace/parallel/model/skips.h>
 #include <terrace/parallel/model/step_shape.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 class ActivationBuffers {
  public:
@@ -84,4 +84,4 @@ class ActivationBuffers {
   std::vector<std::uint32_t> skipped_;  // [layer]: e(l, 0); empty without skips
 };
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 std::uint32_t ChunkTable::add(std::uint32_t count, Chunk chunk) {
   chunk.run_first = size();
@@ -55,4 +55,4 @@ std::string describe(const Chunk& c, const std::string& layer, std::uint64_t chu
   return "chunk";
 }
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

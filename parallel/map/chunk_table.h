@@ -11,7 +11,7 @@
 #include <terrace/memory/chunk.h>
 #include <terrace/memory/residency.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 enum class Role : std::uint8_t {
   state,
@@ -67,4 +67,4 @@ class ChunkTable {
 // "second moment of layers.7.mlp, elements 4194304..8388607", "input of layers.3.attention, micro-batch 2".
 std::string describe(const Chunk& chunk, const std::string& layer, std::uint64_t chunk_elements);
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

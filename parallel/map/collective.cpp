@@ -8,7 +8,7 @@
 #include <terrace/parallel/map/gradient_squares.h>
 #include <terrace/parallel/map/step_map.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 namespace {
 
 ChunkBytes whole(const StepMap& map, ChunkId chunk) { return {chunk, 1, 0, map.chunks()[chunk].bytes}; }
@@ -351,4 +351,4 @@ std::vector<Use> uses_of(const StepMap& map, std::span<const Collective> collect
   return uses;
 }
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

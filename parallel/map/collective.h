@@ -21,7 +21,7 @@ namespace terrace {
 class StepMap;
 }  // namespace terrace
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 // Bytes inside a run of chunks that are adjacent in memory. All chunks of the run count as used, even if only a part of the
 // bytes is.
@@ -60,4 +60,4 @@ std::uint64_t wire_bytes(const Collective& collective);
 // The chunks that the collectives use, in order, each only once.
 std::vector<Use> uses_of(const StepMap& map, std::span<const Collective> collectives);
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

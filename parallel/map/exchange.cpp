@@ -6,7 +6,7 @@
 #include <terrace/core/base/units.h>
 #include <terrace/parallel/comm/between_machines.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 namespace {
 
 // How the ranks of a collective are distributed over nodes.
@@ -187,4 +187,4 @@ double seconds_of_message(const machine::Links& links, std::uint32_t at_once, st
   return amount * std::min(links.ranks_per_node, at_once) / links.between + links.between_latency_s;
 }
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

@@ -11,7 +11,7 @@
 #include <terrace/parallel/map/collective.h>
 #include <terrace/parallel/map/step_map.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 // The properties that decide the cost of a collective. Its `ranks` ranks are `stride` apart in the run's numbering.
 struct Exchange {
@@ -48,4 +48,4 @@ double seconds_of(const machine::Links& links, const Exchange& exchange);
 double seconds_of_message(const machine::Links& links, std::uint32_t at_once, std::uint32_t one, std::uint32_t other,
                           std::uint64_t bytes);
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

@@ -6,7 +6,7 @@
 
 #include <terrace/core/base/units.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 namespace {
 
 constexpr std::uint64_t kBlock = kSumBlock;
@@ -77,4 +77,4 @@ double GradientSquares::norm(const Counts& counts) const {
   return std::sqrt(sum);
 }
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

@@ -20,7 +20,7 @@
 #include <terrace/core/math/math.h>
 #include <terrace/memory/layout.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 class GradientSquares {
  public:
@@ -50,4 +50,4 @@ class GradientSquares {
   Slab memory_, apart_;
 };
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

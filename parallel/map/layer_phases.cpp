@@ -6,7 +6,7 @@
 
 #include <terrace/core/base/units.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 namespace {
 
 // The single phase of an undivided call: it uses everything that the call may use.
@@ -205,4 +205,4 @@ double LayerPhases::flops(const Action& a) const {
   return half ? phase.flops / 2 : phase.flops;
 }
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

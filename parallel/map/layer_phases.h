@@ -14,7 +14,7 @@
 #include <terrace/parallel/model/layer.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 class LayerPhases {
  public:
@@ -88,4 +88,4 @@ LayerCall call_of(Op op);
 // The halves of the backward that an action computes; both halves for other actions.
 Half halves_of(Op op);
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

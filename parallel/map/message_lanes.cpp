@@ -6,7 +6,7 @@
 
 #include <terrace/core/base/error.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 MessageLanes::MessageLanes(const mesh::HeldLayers& pipeline, const model::Skips& skips, const ParameterLayout& layout) {
   if (pipeline.ranks == 1) return;
@@ -47,4 +47,4 @@ Lane MessageLanes::of(const Action& message) const {
   return static_cast<Lane>(index(Lane::message) + static_cast<std::size_t>(at - lanes_.begin()));
 }
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

@@ -14,7 +14,7 @@
 #include <terrace/parallel/model/skips.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 class MessageLanes {
  public:
@@ -36,4 +36,4 @@ class MessageLanes {
   std::vector<PeerLane> lanes_;  // [number after Lane::message]
 };
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

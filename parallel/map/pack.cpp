@@ -4,7 +4,7 @@
 
 #include <terrace/memory/chunk.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 namespace {
 
 constexpr std::uint64_t kTensorAlignBytes = 64;
@@ -26,4 +26,4 @@ std::vector<TensorView> Pack::views(std::byte* base) const {
   return v;
 }
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

@@ -9,7 +9,7 @@
 
 #include <terrace/core/math/tensor.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 struct Pack {
   std::vector<TensorSpec> tensors;
@@ -19,4 +19,4 @@ struct Pack {
   [[nodiscard]] std::vector<TensorView> views(std::byte* base) const;  // empty ones without a base
 };
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

@@ -10,7 +10,7 @@
 #include <terrace/parallel/model/freeze.h>
 #include <terrace/parallel/model/param_tiles.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 namespace {
 
 // Limits for chunks: several must fit into a small host budget, and a disk must reach its bandwidth with them.
@@ -175,4 +175,4 @@ bool ParameterLayout::is_tied(std::uint32_t layer, std::uint32_t tensor) const {
   return false;
 }
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

@@ -18,7 +18,7 @@
 #include <terrace/parallel/model/layer.h>
 #include <terrace/parallel/model/param_group.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 class ParameterLayout : public memory::Layout {
  public:
@@ -87,4 +87,4 @@ class ParameterLayout : public memory::Layout {
   std::uint32_t first_trained_ = 0;
 };
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 std::uint64_t largest_use(const StepMap& map, const Program& program, Tier tier, Action* which) {
   std::uint64_t largest = 0, awaited = 0;
@@ -52,4 +52,4 @@ bool moves_state(const StepMap& map, const Program& step, const memory::Traffic&
   return moved.upload > offloaded.upload || moved.download > offloaded.download || moved.read + moved.write != 0;
 }
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

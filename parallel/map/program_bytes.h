@@ -10,7 +10,7 @@
 #include <terrace/parallel/map/step_map.h>
 #include <terrace/parallel/program/program.h>
 
-namespace terrace::map {
+namespace terrace::mapping {
 
 // The most bytes that one action of the program uses in the tier; no smaller budget can be legal. `which` receives that action.
 std::uint64_t largest_use(const StepMap& map, const Program& program, Tier tier, Action* which = nullptr);
@@ -20,4 +20,4 @@ memory::Traffic offloaded_by(const StepMap& map, const Program& step);
 // True if a step with traffic `moved` moved more than offloaded_by().
 bool moves_state(const StepMap& map, const Program& step, const memory::Traffic& moved);
 
-}  // namespace terrace::map
+}  // namespace terrace::mapping

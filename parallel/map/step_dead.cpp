@@ -12,7 +12,7 @@ class StepMap::Dead {
   std::vector<ChunkId> all() && {
     if (has_phases(a_.op)) add(buffers_.scratch(a_));
     if (has_phases(a_.op))
-      for (const auto tensor : map_.phases_.ended_work(a_)) add(buffers_.work(a_.layer, map::call_of(a_.op), tensor));
+      for (const auto tensor : map_.phases_.ended_work(a_)) add(buffers_.work(a_.layer, mapping::call_of(a_.op), tensor));
     // All other chunks that die in a layer's call are dead after its last phase.
     if (!has_phases(a_.op) || map_.phases_.is_last(a_)) add_what_it_ends();
     return std::move(dead_);
@@ -139,7 +139,7 @@ class StepMap::Dead {
 
   const StepMap& map_;
   const Action& a_;
-  const map::ActivationBuffers& buffers_ = map_.buffers_;
+  const mapping::ActivationBuffers& buffers_ = map_.buffers_;
   const bool last_ = a_.layer + 1 == map_.layers();
   const std::uint32_t skip_;  // the layer whose input is added to this layer's; kNone without one
   std::vector<ChunkId> dead_;

@@ -33,7 +33,8 @@ StepMap::StepMap(const Model& model, const Options& options)
       phases_(model, options.shape.batch, layout_),
       kinds_(options.recipe.kinds()),
       buffers_(model, phases_, skips_, pipeline_, options.shape, options.decode_positions),
-      places_(options.update, options.separate_device, phases_, updates_here(), map::MessageLanes(pipeline_, skips_, layout_)),
+      places_(options.update, options.separate_device, phases_, updates_here(),
+              mapping::MessageLanes(pipeline_, skips_, layout_)),
       rounds_(rounds_of(options.pipeline, options.shape.micro_batches)) {
   if (options.mesh.size(kPartAxes) != parts_.ranks())
     throw std::logic_error(
@@ -46,7 +47,7 @@ StepMap::StepMap(const Model& model, const Options& options)
     update_scratch_ = chunks_.add(1, {.bytes = update_scratch_bytes_,
                                       .kind = ChunkKind::activation,
                                       .end = memory::End::high,
-                                      .role = map::Role::update_scratch});
+                                      .role = mapping::Role::update_scratch});
   if (data().reduces() || pipeline().ranks > 1 || parts().ranks() > 1) add_shared();
   if (pipeline().asynchronous()) add_kept();
   if (skips_.any()) buffers_.add_skips_to(chunks_);
@@ -115,14 +116,16 @@ void StepMap::add_state() {
   if (!layout_.has_tied()) return;
   const auto tied = layout_.tied_layer();
   const bool here = pipeline().holds(tied) || pipeline().holds(layout_.tied_home());
-  tied_gradient_ = ChunkId(add_runs(
-      layout_.tied_home(), here ? layout_.tied_chunks() : 0, each(ChunkKind::gradient),
-      {.bytes = bytes_of(ChunkKind::gradient), .kind = ChunkKind::gradient, .layer = tied, .role = map::Role::tied_gradient}));
+  tied_gradient_ = ChunkId(add_runs(layout_.tied_home(), here ? layout_.tied_chunks() : 0, each(ChunkKind::gradient),
+                                    {.bytes = bytes_of(ChunkKind::gradient),
+                                     .kind = ChunkKind::gradient,
+                                     .layer = tied,
+                                     .role = mapping::Role::tied_gradient}));
 }
 
 // Adds chunks that exist only for a short time on every rank, and are shared with other ranks.
 void StepMap::add_shared() {
-  const auto add = [&](map::Role role, ChunkKind kind, std::uint32_t layer, std::uint32_t home, std::uint32_t chunks) {
+  const auto add = [&](mapping::Role role, ChunkKind kind, std::uint32_t layer, std::uint32_t home, std::uint32_t chunks) {
     const auto bytes = options_.recipe.chunk_bytes(kind, layout_.chunk_elements()) * data().group();
     return add_runs(home, chunks, data().group(),
                     {.bytes = bytes, .kind = ChunkKind::activation, .end = memory::End::high, .layer = layer, .role = role});
@@ -130,12 +133,12 @@ void StepMap::add_shared() {
   for (std::uint32_t l = 0; l < layers(); ++l) {
     const auto here = pipeline().holds(l) ? layout_.chunks_of(l) : 0;
     if (data().shards(ChunkKind::parameter))
-      gathered_.push_back(add(map::Role::gathered, ChunkKind::parameter, l, l, copies(l) ? layout_.chunks_of(l) : here));
+      gathered_.push_back(add(mapping::Role::gathered, ChunkKind::parameter, l, l, copies(l) ? layout_.chunks_of(l) : here));
     if (data().folds_each())
-      buckets_.push_back(add(map::Role::bucket, ChunkKind::gradient, l, l, std::min(here, layout_.trained_chunks(l))));
+      buckets_.push_back(add(mapping::Role::bucket, ChunkKind::gradient, l, l, std::min(here, layout_.trained_chunks(l))));
   }
   if (data().folds_each() && layout_.has_tied())
-    tied_bucket_ = add(map::Role::tied_bucket, ChunkKind::gradient, layout_.tied_layer(), layout_.tied_home(),
+    tied_bucket_ = add(mapping::Role::tied_bucket, ChunkKind::gradient, layout_.tied_layer(), layout_.tied_home(),
                        pipeline().holds(layout_.tied_layer()) ? layout_.tied_chunks() : 0);
   const auto add_visited = [&](ChunkKind kind) {
     if (!data().shards(kind) && pipeline().ranks == 1 && parts().ranks() == 1) return kNone;
@@ -143,7 +146,7 @@ void StepMap::add_shared() {
     return chunks_.add(1, {.bytes = group * parts().ranks(),
                            .kind = ChunkKind::activation,
                            .end = memory::End::high,
-                           .role = map::Role::visited});
+                           .role = mapping::Role::visited});
   };
   visited_weights_ = add_visited(ChunkKind::parameter);
   if (options_.recipe.has_master()) visited_masters_ = add_visited(ChunkKind::master);
@@ -155,8 +158,9 @@ void StepMap::add_kept() {
   for (std::uint32_t l = 0; l < layers(); ++l) {
     kept_.push_back(chunks_.size());
     for (std::uint32_t copy = 0; pipeline().holds(l) && copy < pipeline().kept_copies(l); ++copy)
-      add_runs(l, layout_.chunks_of(l), data().shards(ChunkKind::parameter) ? data().group() : 1,
-               {.bytes = bytes, .kind = ChunkKind::activation, .end = memory::End::high, .layer = l, .role = map::Role::kept});
+      add_runs(
+          l, layout_.chunks_of(l), data().shards(ChunkKind::parameter) ? data().group() : 1,
+          {.bytes = bytes, .kind = ChunkKind::activation, .end = memory::End::high, .layer = l, .role = mapping::Role::kept});
   }
 }
 
@@ -190,13 +194,13 @@ bool StepMap::is_last_sent(const Action& send) const {
 }
 
 // Adds chunks in the runs of the layer's layout, for its first `chunks` chunks; each added chunk stands for `each` of them.
-std::uint32_t StepMap::add_runs(std::uint32_t layer, std::uint32_t chunks, std::uint32_t each, const map::Chunk& chunk) {
+std::uint32_t StepMap::add_runs(std::uint32_t layer, std::uint32_t chunks, std::uint32_t each, const mapping::Chunk& chunk) {
   const auto first = chunks_.size();
   for (const auto& run : layout_.runs_of(layer))
     if (run.first < chunks) chunks_.add(std::min(run.count, chunks - run.first) / each, chunk);
   // If the state is sharded, this rank holds only its own chunks.
-  const bool sharded = chunk.role == map::Role::kept ? data().shards(ChunkKind::parameter)
-                                                     : map::is_state(chunk.role) && data().shards(chunk.kind);
+  const bool sharded = chunk.role == mapping::Role::kept ? data().shards(ChunkKind::parameter)
+                                                         : mapping::is_state(chunk.role) && data().shards(chunk.kind);
   for (auto i = first; i < chunks_.size(); ++i) chunks_.place(i, sharded ? data().own(i - first) : i - first);
   return first;
 }
@@ -225,7 +229,7 @@ ChunkId StepMap::tied_gradient(std::uint32_t chunk_in_layer) const {
 
 bool StepMap::committed(ChunkId chunk) const {
   const auto& c = chunks_[chunk];
-  if (!options_.commits || c.role != map::Role::state || c.kind == ChunkKind::gradient || !pipeline().holds(c.layer))
+  if (!options_.commits || c.role != mapping::Role::state || c.kind == ChunkKind::gradient || !pipeline().holds(c.layer))
     return false;
   return data().stage() == 0 || c.position % data().group() == data().place();
 }
@@ -322,13 +326,13 @@ LayerShape StepMap::layer_shape(std::uint32_t layer) const {
 std::string StepMap::describe(ChunkId chunk) const {
   const auto& c = chunks_[chunk];
   const auto& layer = model_.layers[c.layer]->name();
-  if (c.role == map::Role::state && is_packed_by_share(c))
+  if (c.role == mapping::Role::state && is_packed_by_share(c))
     return fmt::format("{} of {}, as rank {} of {} packs it, part {}", name_of(c.kind), layer, data().place(), data().group(),
                        c.position / data().group());
-  return map::describe(c, layer, layout_.chunk_elements());
+  return mapping::describe(c, layer, layout_.chunk_elements());
 }
 
-bool StepMap::is_packed_by_share(const map::Chunk& c) const {
+bool StepMap::is_packed_by_share(const mapping::Chunk& c) const {
   return halves_updates() && c.kind == ChunkKind::second_moment && rules::is_packed(options_.recipe.format_of(c.kind));
 }
 

@@ -81,11 +81,11 @@ class StepMap {
 
   [[nodiscard]] const Model& model() const { return model_; }
   [[nodiscard]] const Options& options() const { return options_; }
-  [[nodiscard]] const map::ParameterLayout& layout() const { return layout_; }
-  [[nodiscard]] const map::LayerPhases& phases() const { return phases_; }
-  [[nodiscard]] const map::ChunkTable& chunks() const { return chunks_; }
-  [[nodiscard]] const map::ActivationBuffers& buffers() const { return buffers_; }
-  [[nodiscard]] const map::ActionPlaces& places() const { return places_; }
+  [[nodiscard]] const mapping::ParameterLayout& layout() const { return layout_; }
+  [[nodiscard]] const mapping::LayerPhases& phases() const { return phases_; }
+  [[nodiscard]] const mapping::ChunkTable& chunks() const { return chunks_; }
+  [[nodiscard]] const mapping::ActivationBuffers& buffers() const { return buffers_; }
+  [[nodiscard]] const mapping::ActionPlaces& places() const { return places_; }
   [[nodiscard]] const orders::UpdateRounds& rounds() const { return rounds_; }
   [[nodiscard]] std::uint32_t layers() const { return layout_.layers(); }
   [[nodiscard]] std::uint32_t micro_batches() const { return options_.shape.micro_batches; }
@@ -199,7 +199,7 @@ class StepMap {
  private:
   class Dead;  // dead_after()
   static constexpr std::uint32_t kNone = ~0U;
-  std::uint32_t add_runs(std::uint32_t layer, std::uint32_t chunks, std::uint32_t each, const map::Chunk& chunk);
+  std::uint32_t add_runs(std::uint32_t layer, std::uint32_t chunks, std::uint32_t each, const mapping::Chunk& chunk);
   [[nodiscard]] std::vector<std::uint32_t> updates_here() const;  // [layer]: its update actions on this rank
   void clear_idle_settings();
   void add_state();
@@ -218,7 +218,7 @@ class StepMap {
   // writes.
   [[nodiscard]] std::uint32_t weights_each() const { return data().shards(ChunkKind::parameter) ? data().group() : 1; }
   [[nodiscard]] std::uint32_t gradients_each() const { return data().folds_each() ? data().group() : 1; }
-  [[nodiscard]] bool is_packed_by_share(const map::Chunk& chunk) const;
+  [[nodiscard]] bool is_packed_by_share(const mapping::Chunk& chunk) const;
   // How many of the layer's chunks have this kind; a frozen one has only a weight.
   [[nodiscard]] std::uint32_t chunks_with(ChunkKind kind, std::uint32_t layer) const {
     return kind == ChunkKind::parameter ? layout_.chunks_of(layer) : layout_.trained_chunks(layer);
@@ -235,11 +235,11 @@ class StepMap {
   mesh::HeldLayers pipeline_;
   StateSharding data_;
   model::Skips skips_;
-  map::ParameterLayout layout_;
-  map::LayerPhases phases_;
+  mapping::ParameterLayout layout_;
+  mapping::LayerPhases phases_;
   std::vector<ChunkKind> kinds_;
-  map::ChunkTable chunks_;
-  map::ActivationBuffers buffers_;
+  mapping::ChunkTable chunks_;
+  mapping::ActivationBuffers buffers_;
   std::vector<std::uint32_t> state_first_;  // [layer · kinds + kind]
   ChunkId tied_gradient_{};
   std::vector<std::uint32_t> gathered_, buckets_;  // [layer]; empty if not used
@@ -249,7 +249,7 @@ class StepMap {
   std::uint32_t update_scratch_ = 0;
   std::uint64_t update_scratch_bytes_ = 0;
   std::vector<LayerNeeds> layer_needs_;  // for an optimizer of whole layers
-  map::ActionPlaces places_;
+  mapping::ActionPlaces places_;
   orders::UpdateRounds rounds_;
 };
 

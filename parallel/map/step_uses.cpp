@@ -53,7 +53,8 @@ void StepMap::use_phase(std::vector<Use>& uses, const Action& a) const {
   if (backward && a.op != Op::backward_input) use_gradients(uses, a);
   if (phase.carried)
     use_some(uses, buffers_.carried(a.layer, a.micro_batch), a.op == Op::backward_weight ? Access::read : *phase.carried);
-  for (const auto& [tensor, access] : phase.work) use_some(uses, buffers_.work(a.layer, map::call_of(a.op), tensor), access);
+  for (const auto& [tensor, access] : phase.work)
+    use_some(uses, buffers_.work(a.layer, mapping::call_of(a.op), tensor), access);
   use_some(uses, buffers_.scratch(a), Access::overwrite);
 }
 
@@ -63,7 +64,7 @@ void StepMap::use_some(std::vector<Use>& uses, ChunkId chunk, Access access) con
 
 // The chunks that the visit exchanges, and the group's own weights if nothing is exchanged.
 void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
-  uses = map::uses_of(*this, map::collectives_of(*this, a));
+  uses = mapping::uses_of(*this, mapping::collectives_of(*this, a));
   const auto read_here = [&](ChunkKind kind) {
     if (pipeline().ranks == 1 && visited_in_place(kind, a.layer))
       use_run(uses, state(kind, a.layer, data().chunks_of(a.chunk).front()), data().group(), Access::read);
@@ -139,7 +140,7 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::send:
     case Op::receive:
     case Op::verdict:
-    case Op::unify: return map::uses_of(*this, map::collectives_of(*this, a));
+    case Op::unify: return mapping::uses_of(*this, mapping::collectives_of(*this, a));
     case Op::offload:
     case Op::release: break;
     case Op::keep:

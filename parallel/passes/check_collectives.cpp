@@ -25,19 +25,19 @@ Peers peers_of(const StepMap& map, const mesh::Members& given) {
 
 struct Issued {
   Action action;
-  map::Collective collective;
+  mapping::Collective collective;
 };
 
 // Ranks may keep the bytes in different places. In an all-to-all, the bytes differ by pair of ranks (demand_pair()).
-bool match(const map::Collective& a, const map::Collective& b) {
+bool match(const mapping::Collective& a, const mapping::Collective& b) {
   return a.operation == b.operation &&
-         (a.operation == comm::Operation::all_to_all || map::wire_bytes(a) == map::wire_bytes(b)) &&
+         (a.operation == comm::Operation::all_to_all || mapping::wire_bytes(a) == mapping::wire_bytes(b)) &&
          a.reduction == b.reduction && a.wire == b.wire && a.peer == b.peer;
 }
 
 std::string to_text(const Issued& i) {
   return fmt::format("{}, {} of {} bytes", terrace::to_text(i.action), name_of(i.collective.operation),
-                     map::wire_bytes(i.collective));
+                     mapping::wire_bytes(i.collective));
 }
 
 std::string name_of(const StepMap& map) {
@@ -51,7 +51,7 @@ using Sequences = std::map<Peers, Sequence>;  // of one rank
 Sequences sequences_of(const RankProgram& rank) {
   Sequences all;
   for (const auto& action : rank.program.actions)
-    for (const auto& collective : map::collectives_of(rank.map, action))
+    for (const auto& collective : mapping::collectives_of(rank.map, action))
       if (is_collective(collective.operation)) all[peers_of(rank.map, collective.members)].push_back({action, collective});
   return all;
 }

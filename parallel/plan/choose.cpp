@@ -149,7 +149,7 @@ class Search {
       const auto programs = write_programs(map, request, depth, ahead);
       const auto run = dry_run(map, request, programs, with_room_for_commits(budget), request.generations, costs, profile,
                                {.most_steps = kTriedSteps, .steps_only = true});
-      return {run.times.seconds, !map::moves_state(map, programs.steady, run.steps.back()),
+      return {run.times.seconds, !mapping::moves_state(map, programs.steady, run.steps.back()),
               run.times.compute_seconds > kWorthwhile * run.times.seconds, bound_by_compute(run.times)};
     } catch (const memory::DoesNotFit&) {
       return {};

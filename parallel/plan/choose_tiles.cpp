@@ -137,7 +137,7 @@ class Choice {
     Largest largest;
     for (const auto* const program : programs.all()) {
       Action action;
-      if (const auto bytes = map::largest_use(map, *program, Tier::device, &action); bytes > largest.bytes)
+      if (const auto bytes = mapping::largest_use(map, *program, Tier::device, &action); bytes > largest.bytes)
         largest = {bytes, part_of(model.layers[action.layer]->name())};
     }
     return largest;

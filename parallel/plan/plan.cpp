@@ -121,7 +121,7 @@ class Planner {
 
  private:
   [[nodiscard]] bool moves_no_state(const Plan& p) const {
-    return !map::moves_state(StepMap(model_, p.map), p.programs.steady, p.steady_traffic);
+    return !mapping::moves_state(StepMap(model_, p.map), p.programs.steady, p.steady_traffic);
   }
 
   // The rank of data rank `number`, among the ranks with the same layers and the same part of them.
@@ -169,7 +169,7 @@ class Planner {
       return p;
     }
     p.fits = true;
-    p.steady_links = map::link_bytes(profile_.links, map, p.programs.steady);
+    p.steady_links = mapping::link_bytes(profile_.links, map, p.programs.steady);
     if (request_.average_every != 0) add_average(p, map);
     set_times(p, p.times, profile_);
     return p;
@@ -200,9 +200,9 @@ class Planner {
   }
 
   void add_average(Plan& p, const StepMap& map) const {
-    for (const auto& sum : map::average_of(map)) {
+    for (const auto& sum : mapping::average_of(map)) {
       p.average.summed_bytes += sum.bytes;
-      p.average.links += map::link_bytes(profile_.links, sum);
+      p.average.links += mapping::link_bytes(profile_.links, sum);
     }
     const auto every = static_cast<double>(request_.average_every);
     p.steady_links += {p.average.links.within / every, p.average.links.between / every};
@@ -212,7 +212,7 @@ class Planner {
     for (const auto* program : {&programs.steady, &programs.drain, &programs.fill, &programs.evaluate, &programs.visit,
                                 &programs.average, &programs.decode})
       for (const auto tier : {Tier::device, Tier::host})
-        p.smallest_bytes[tier] = std::max(p.smallest_bytes[tier], map::largest_use(map, *program, tier));
+        p.smallest_bytes[tier] = std::max(p.smallest_bytes[tier], mapping::largest_use(map, *program, tier));
     std::uint64_t one_chunk = 0;
     for (const auto kind : p.map.recipe.kinds())
       one_chunk = std::max(one_chunk, p.map.recipe.chunk_bytes(kind, map.layout().chunk_elements()));
@@ -369,7 +369,7 @@ class Planner {
               const memory::DoesNotFit& e) const {
     Action largest;
     const auto& used = request_.trains() ? smallest.steady : request_.evaluates_only ? smallest.evaluate : smallest.decode;
-    const auto need = map::largest_use(map, used, e.tier == Tier::disk ? Tier::host : e.tier, &largest);
+    const auto need = mapping::largest_use(map, used, e.tier == Tier::disk ? Tier::host : e.tier, &largest);
     p.refusal = {.tier = e.tier, .missing_bytes = e.missing_bytes, .why = e.what()};
     const auto asked = request_.budget.of(e.tier);
     if (e.tier == Tier::device && p.smallest_bytes[Tier::device] > asked)

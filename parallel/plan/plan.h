@@ -44,7 +44,7 @@ struct PlannedAverage {
   double seconds = 0;
   memory::Traffic traffic;         // between tiers
   std::uint64_t summed_bytes = 0;  // all-reduced
-  map::LinkBytes links;            // between ranks
+  mapping::LinkBytes links;        // between ranks
 };
 
 struct Plan {
@@ -61,7 +61,7 @@ struct Plan {
   PerTier<std::uint64_t> smallest_bytes{};    // the smallest legal budgets of device and host
   std::vector<memory::Traffic> step_traffic;  // [step]: a fresh run moves exactly these bytes
   memory::Traffic steady_traffic;             // the last of step_traffic
-  map::LinkBytes steady_links;                // the same between ranks, including a step's share of an average
+  mapping::LinkBytes steady_links;            // the same between ranks, including a step's share of an average
   walk::SimulatedTimes times;                 // mean of a steady step, including its share of an average
   PlannedAverage average;
   // A commit drains the pending update and writes all chunks that are not yet on disk. commit_traffic and commit_seconds are

@@ -47,8 +47,8 @@ double message_of(const Pipeline& p, const std::vector<std::uint64_t>& input_byt
   for (const auto& rank_of : p.schedule.placement.rank_of)
     for (std::uint32_t s = 1; s < rank_of.size(); ++s)
       if (rank_of[s - 1] != rank_of[s] && p.begins[s] < p.layers())
-        slowest =
-            std::max(slowest, map::seconds_of_message(links, at_once, rank_of[s - 1], rank_of[s], input_bytes[p.begins[s]]));
+        slowest = std::max(slowest,
+                           mapping::seconds_of_message(links, at_once, rank_of[s - 1], rank_of[s], input_bytes[p.begins[s]]));
   return slowest;
 }
 

@@ -212,7 +212,7 @@ LayerContext Compute::context_of(const Action& a, const Views& views) {
       .scratch = {views.of(map.buffers().scratch(a)), DType::i32, {scratch_bytes / 4}},
       .evaluate = a.op == Op::evaluate,
       .phase = map.phases().number_for_layer(a),
-      .half = map::halves_of(a.op),
+      .half = mapping::halves_of(a.op),
       .position = input_->position,
       .report = report_of(a.layer, a.micro_batch),
       .documents = documents_of(a.micro_batch),
@@ -237,7 +237,7 @@ void Compute::layer(const Action& a, const Views& views) {
   const auto work = views.work(a);
   LayerTensors t{
       .weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}, .work = work};
-  const auto& steps = map.phases().steps(a.layer, map::call_of(a.op));
+  const auto& steps = map.phases().steps(a.layer, mapping::call_of(a.op));
   t.x = in_room(steps, PhaseTensor::Of::x, work, views.activation(map.buffers().x(a.layer, a.micro_batch)));
   if (is_backward(a.op)) return backward(a, views, ctx, t);
   if (a.op == Op::decode)
@@ -252,7 +252,7 @@ void Compute::layer(const Action& a, const Views& views) {
 // `t` already has the tensors that a forward has.
 void Compute::backward(const Action& a, const Views& views, LayerContext& ctx, LayerTensors& t) {
   const auto& map = *parts_.map;
-  const auto half = map::halves_of(a.op);
+  const auto half = mapping::halves_of(a.op);
   std::vector<TensorView> gradients;
   if (has(half, Half::weight)) gradients = views.tensors(ChunkKind::gradient, a);
   const auto carried = map.buffers().carried_pack(a.layer).views(views.of(map.buffers().carried(a.layer, a.micro_batch)));

@@ -129,14 +129,14 @@ class Compute {
   void keep(const Action& action, const Views& views);
   void visit(const Action& action, const Views& views);
   void communicate(const Action& action, const Views& views);
-  void gather_packed(Communicator& ranks, Stream& stream, const map::Collective& gather, comm::Bytes mine, comm::Bytes all);
-  [[nodiscard]] comm::Bytes pack(const Action& reduce, const map::Collective& collective, comm::Bytes group);
+  void gather_packed(Communicator& ranks, Stream& stream, const mapping::Collective& gather, comm::Bytes mine, comm::Bytes all);
+  [[nodiscard]] comm::Bytes pack(const Action& reduce, const mapping::Collective& collective, comm::Bytes group);
   void update_chunk(const Action& action, std::uint32_t chunk, const Views& views, bool first);
   void add_up_routers();
   [[nodiscard]] TensorView report_of(std::uint32_t layer, std::uint32_t micro_batch) const;
   void share_squares(std::uint32_t update);
   void upload_ids(const StepInput& input);
-  void share(const map::Collective& sum, std::span<double> numbers);
+  void share(const mapping::Collective& sum, std::span<double> numbers);
   void verdict(const Action& action);
   [[nodiscard]] UpdateStep update_step(const Action& action, bool first);
   [[nodiscard]] double gradient_scale(const ParamSpec& param) const;  // multiplies update_step()'s
@@ -150,12 +150,12 @@ class Compute {
   std::shared_ptr<MemoryResource> memory_;
   Slab slots_;  // the memory of the spans below
   std::span<std::int32_t> tokens_, targets_;
-  Slab ids_apart_;                             // the device's copy of both; empty if kernels read the spans
-  std::span<double> losses_;                   // one for each global micro-batch
-  std::span<double> router_;                   // RouterResult's sums, behind the losses; empty without routers
-  std::span<double> reports_;                  // [layer][micro-batch of this rank], one after the other
-  std::vector<std::size_t> report_;            // [layer]: where its reports begin
-  std::vector<map::GradientSquares> squares_;  // one for each update
+  Slab ids_apart_;                                 // the device's copy of both; empty if kernels read the spans
+  std::span<double> losses_;                       // one for each global micro-batch
+  std::span<double> router_;                       // RouterResult's sums, behind the losses; empty without routers
+  std::span<double> reports_;                      // [layer][micro-batch of this rank], one after the other
+  std::vector<std::size_t> report_;                // [layer]: where its reports begin
+  std::vector<mapping::GradientSquares> squares_;  // one for each update
   struct Verdict {
     std::optional<Event> given;    // recorded once the squares of all ranks are here
     std::optional<double> factor;  // the clip factor

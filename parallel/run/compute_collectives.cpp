@@ -23,7 +23,7 @@ std::vector<Span> blocks_of(comm::Bytes whole, const std::vector<std::uint64_t>&
   return blocks;
 }
 
-void issue(Communicator& ranks, Stream& stream, const map::Collective& c, comm::Bytes from, comm::Bytes to) {
+void issue(Communicator& ranks, Stream& stream, const mapping::Collective& c, comm::Bytes from, comm::Bytes to) {
   const auto peer = static_cast<int>(c.peer), lane = static_cast<int>(c.lane);
   switch (c.operation) {
     case comm::Operation::all_gather: return ranks.all_gather(stream, from, to);
@@ -40,7 +40,7 @@ void issue(Communicator& ranks, Stream& stream, const map::Collective& c, comm::
 }
 
 // Replaces the plan's sizes by those that the layer has reported.
-void take_told_sizes(map::Collective& c, const PhaseExchange::Told& told, const double* report) {
+void take_told_sizes(mapping::Collective& c, const PhaseExchange::Told& told, const double* report) {
   const auto take = [&](std::vector<std::uint64_t>& sizes, std::uint32_t at) {
     for (std::size_t member = 0; member < sizes.size(); ++member)
       sizes[member] = static_cast<std::uint64_t>(report[at + member]) * size_of(c.dtype);
@@ -55,11 +55,11 @@ comm::Bytes bytes_of(std::span<double> numbers) { return {reinterpret_cast<std::
 
 void Compute::communicate(const Action& a, const Views& views) {
   auto& stream = stream_for(a);
-  for (auto& c : map::collectives_of(*parts_.map, a)) {
+  for (auto& c : mapping::collectives_of(*parts_.map, a)) {
     if (c.told)
       take_told_sizes(c, *parts_.map->phases().phase(a).exchange->told, report_of(a.layer, a.micro_batch).as<double>());
     auto& ranks = parts_.groups->of(c.members);
-    const auto at = [&](const map::ChunkBytes& where) {
+    const auto at = [&](const mapping::ChunkBytes& where) {
       return where.chunks == 0 ? comm::Bytes() : comm::Bytes(views.of(where.first) + where.offset, where.bytes);
     };
     const auto from = at(c.from), to = at(c.to);
@@ -74,7 +74,8 @@ void Compute::communicate(const Action& a, const Views& views) {
 
 // Packed blocks are gathered at the end of the buffer into which they are then unpacked. A rank packs its own blocks too, so
 // that all ranks compute with the same bits.
-void Compute::gather_packed(Communicator& ranks, Stream& stream, const map::Collective& c, comm::Bytes mine, comm::Bytes all) {
+void Compute::gather_packed(Communicator& ranks, Stream& stream, const mapping::Collective& c, comm::Bytes mine,
+                            comm::Bytes all) {
   auto& math = parts_.device->math();
   const auto elements = static_cast<std::int64_t>(mine.size() / size_of(c.dtype)), count = std::int64_t{ranks.size()};
   const auto packed_bytes = static_cast<std::size_t>(elements / math::kBlock8Elements) * math::kBlock8Bytes;
@@ -87,7 +88,7 @@ void Compute::gather_packed(Communicator& ranks, Stream& stream, const map::Coll
 }
 
 // Packs a gradient for a reduction, in place: its buffer is freed after the reduction anyway.
-comm::Bytes Compute::pack(const Action& a, const map::Collective& c, comm::Bytes group) {
+comm::Bytes Compute::pack(const Action& a, const mapping::Collective& c, comm::Bytes group) {
   const auto& map = *parts_.map;
   auto& stream = stream_on(Lane::communication);
   auto& math = parts_.device->math();
@@ -125,13 +126,13 @@ void Compute::share_results(Share what) {
   if (what == Share::step && !router_.empty()) stream_on(Lane::compute).submit([this] { add_up_routers(); });
   const auto& map = *parts_.map;
   for (std::uint32_t u = 0; what == Share::step && u < squares_.size(); ++u)
-    if (!verdicts_[u].given && (has_norms_ || map::squares_of(map))) squares_[u].fetch(stream_on(Lane::compute));
+    if (!verdicts_[u].given && (has_norms_ || mapping::squares_of(map))) squares_[u].fetch(stream_on(Lane::compute));
   const auto among = what == Share::step ? kAllRanks : kAllRanks - kBatchAxes;
   if (what == Share::none || !parts_.groups || map.mesh().size(among) == 1) return;
   const auto computed = stream_on(Lane::compute).record();
   for (const auto lane : kCollectiveLanes)
     if (auto* const stream = parts_.streams[index(lane)]) stream->wait(computed);
-  auto losses = map::losses_of(map);
+  auto losses = mapping::losses_of(map);
   losses.members = {among};
   share(losses, {losses_.data(), losses.from.bytes / sizeof(double)});
   // Only ranks that together hold one replica share squares (squares_of()), since these are the same in every replica. A rank
@@ -160,10 +161,10 @@ void Compute::add_up_routers() {
 }
 
 void Compute::share_squares(std::uint32_t update) {
-  if (const auto squares = map::squares_of(*parts_.map)) share(*squares, squares_.at(update).all());
+  if (const auto squares = mapping::squares_of(*parts_.map)) share(*squares, squares_.at(update).all());
 }
 
-void Compute::share(const map::Collective& sum, std::span<double> numbers) {
+void Compute::share(const mapping::Collective& sum, std::span<double> numbers) {
   auto& stream = stream_on(sum.members.lane);
   issue(parts_.groups->of(sum.members), stream, sum, bytes_of(numbers), bytes_of(numbers));
 }

@@ -54,8 +54,8 @@ class Compute::Views {
   // In the order of the call's work(); tensors that the phase does not use have empty views.
   [[nodiscard]] std::vector<TensorView> work(const Action& a) const {
     std::vector<TensorView> views;
-    for (const auto& spec : map_.buffers().work_tensors(a.layer, map::call_of(a.op))) {
-      auto* const data = of(map_.buffers().work(a.layer, map::call_of(a.op), static_cast<std::uint32_t>(views.size())));
+    for (const auto& spec : map_.buffers().work_tensors(a.layer, mapping::call_of(a.op))) {
+      auto* const data = of(map_.buffers().work(a.layer, mapping::call_of(a.op), static_cast<std::uint32_t>(views.size())));
       views.push_back(data ? TensorView{data, spec.dtype, spec.shape} : TensorView{});
     }
     return views;

@@ -140,7 +140,7 @@ struct Engine::Impl {
     if (options.communicator) ranks.emplace(*options.communicator, device);
     if (options.communicator || map.data().reduces() || map.pipeline().asynchronous())
       groups.emplace(options.communicator, ranks ? &*ranks : nullptr, map.mesh(), map.rank(),
-                     map::members_of(map, plan.programs.all()));
+                     mapping::members_of(map, plan.programs.all()));
 
     options.store.capacity_bytes = plan.capacity.disk;
     options.store.generations = plan.generations;
@@ -166,16 +166,16 @@ struct Engine::Impl {
     tiers->start(
         std::move(store),
         {.trace = options.trace, .deadline = options.store.deadline, .io = options.store.io, .make_io = options.make_io});
-    executor.emplace(run::Executor::Parts{.device = &device,
-                                          .device_base = tiers->device_base(),
-                                          .host_base = tiers->host_base(),
-                                          .map = &map,
-                                          .walk = &walk,
-                                          .mover = &tiers->mover(),
-                                          .lanes = &tiers->lanes(),
-                                          .optimizer = options.optimizer,
-                                          .groups = groups ? &*groups : nullptr,
-                                          .trace = options.trace});
+    executor.emplace(running::Executor::Parts{.device = &device,
+                                              .device_base = tiers->device_base(),
+                                              .host_base = tiers->host_base(),
+                                              .map = &map,
+                                              .walk = &walk,
+                                              .mover = &tiers->mover(),
+                                              .lanes = &tiers->lanes(),
+                                              .optimizer = options.optimizer,
+                                              .groups = groups ? &*groups : nullptr,
+                                              .trace = options.trace});
   }
 
   // Ranks do not commit at the same moment, so a rank that died may lack the last commit of the others. Then all resume from
@@ -265,7 +265,7 @@ struct Engine::Impl {
 
   std::unique_ptr<ChunkStore> store;  // until the tiers have it
   std::optional<offload::TierStack> tiers;
-  std::optional<run::Executor> executor;
+  std::optional<running::Executor> executor;
   Event written;                 // the end of the writes that flush() began
   std::future<void> committing;  // not valid if no commit is under way
 };
@@ -282,7 +282,7 @@ void Engine::fill(const WeightSource& weights) {
   impl_->executor->run(impl_->plan.programs.fill, {.weights = weights.read});
 }
 
-run::StepResult Engine::step(const StepInput& input) {
+running::StepResult Engine::step(const StepInput& input) {
   auto in = input;
   const auto& programs = impl_->plan.programs;
   const bool before_use = programs.updates_before_use;
@@ -311,7 +311,7 @@ void Engine::average() {
   if (program.actions.empty()) throw std::logic_error("Engine: average() without a plan for local SGD");
   drain();
   finish_commit();
-  run::WeightAverage mean(*impl_->options.communicator, *impl_->options.device, impl_->plan.map.data.sum_order());
+  running::WeightAverage mean(*impl_->options.communicator, *impl_->options.device, impl_->plan.map.data.sum_order());
   impl_->executor->run(program, {.weights = [&](const ParamSpec&, std::uint64_t, TensorView range) { mean.read(range); },
                                  .new_weights = [&](const ParamSpec&, std::uint64_t, TensorView range) { mean.write(range); }});
 }

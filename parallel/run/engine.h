@@ -58,7 +58,7 @@ class Engine {
   void fill(const WeightSource& weights);
   // Runs one step. With deferred updates (updates before use), the update of a step stays pending until the next step() or
   // drain(); StepInput::update is used only by plans that update inside the backward.
-  run::StepResult step(const StepInput& input);
+  running::StepResult step(const StepInput& input);
   // Sets how the update of the step that just ran will be applied; `group_scales` as in StepInput.
   void set_pending(const UpdateStep& update, std::vector<double> group_scales = {});
   // Drops the update of the step that just ran, for example after a NaN: weights and states do not change. Only for plans

@@ -5,7 +5,7 @@
 
 #include <terrace/core/device/stream_range.h>
 
-namespace terrace::run {
+namespace terrace::running {
 namespace {
 
 using Streams = std::array<std::unique_ptr<Stream>, kLanes>;
@@ -196,4 +196,4 @@ void Executor::account_stall(std::int64_t begin_ns, std::int64_t end_ns, const C
   result_.stall_s[std::string(name_of(cause))] += remaining;
 }
 
-}  // namespace terrace::run
+}  // namespace terrace::running

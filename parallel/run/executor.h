@@ -26,7 +26,7 @@
 #include <terrace/parallel/walk/overlap.h>
 #include <terrace/parallel/walk/walk.h>
 
-namespace terrace::run {
+namespace terrace::running {
 
 struct StepResult {
   double loss_sum = 0;              // over target tokens, micro-batches folded in order
@@ -87,4 +87,4 @@ class Executor : private walk::Sink {
   std::array<std::int64_t, kLanes> communicated_ns_{};  // [lane] of collectives
 };
 
-}  // namespace terrace::run
+}  // namespace terrace::running

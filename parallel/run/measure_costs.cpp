@@ -14,7 +14,7 @@
 #include <terrace/core/base/trace.h>
 #include <terrace/core/math/typical_numbers.h>
 
-namespace terrace::run {
+namespace terrace::running {
 namespace {
 
 constexpr std::size_t kRounds = 5;  // at least, unless they take too long
@@ -185,4 +185,4 @@ void measure_costs(walk::ProfileCosts& costs, const StepMap& map, const Program&
   }
 }
 
-}  // namespace terrace::run
+}  // namespace terrace::running

@@ -13,7 +13,7 @@
 #include <terrace/parallel/run/compute.h>
 #include <terrace/parallel/walk/simulator.h>
 
-namespace terrace::run {
+namespace terrace::running {
 
 struct MeasureLimits {
   // The actions are spread over this memory, as over a device budget, so that caches help no more than in a step.
@@ -29,4 +29,4 @@ struct MeasureLimits {
 void measure_costs(walk::ProfileCosts& costs, const StepMap& map, const Program& program, Device& device,
                    const Optimizer& optimizer, const StepInput& input, const MeasureLimits& limits = {});
 
-}  // namespace terrace::run
+}  // namespace terrace::running

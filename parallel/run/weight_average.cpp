@@ -3,7 +3,7 @@
 #include <cstring>
 #include <span>
 
-namespace terrace::run {
+namespace terrace::running {
 namespace {
 
 template <class Number>
@@ -60,4 +60,4 @@ void WeightAverage::divide() {
   for (auto& number : numbers_in<Wide>(numbers_)) number /= static_cast<Wide>(ranks_.size());
 }
 
-}  // namespace terrace::run
+}  // namespace terrace::running

@@ -17,7 +17,7 @@
 #include <terrace/core/math/tensor.h>
 #include <terrace/parallel/comm/communicator.h>
 
-namespace terrace::run {
+namespace terrace::running {
 
 class WeightAverage {
  public:
@@ -39,4 +39,4 @@ class WeightAverage {
   bool averaged_ = false;
 };
 
-}  // namespace terrace::run
+}  // namespace terrace::running

@@ -23,10 +23,10 @@ bool BatchReader::operator()(Split split, std::span<const std::uint64_t> sequenc
   if (has_documents()) {
     std::vector<std::int32_t> numbers(tokens.size());
     number_(split, sequences, tokens, numbers);
-    train::end_targets(numbers, whole(), targets);
-    train::mark_padding(numbers, whole(), targets);
+    training::end_targets(numbers, whole(), targets);
+    training::mark_padding(numbers, whole(), targets);
     to.document_begins.resize(tokens.size());
-    train::find_begins(numbers, whole(), to.document_begins);
+    training::find_begins(numbers, whole(), to.document_begins);
   }
   to.counted = count(targets, 0);
   to.real = count(targets, math::kNoTarget);

@@ -1,6 +1,6 @@
 #include <terrace/parallel/train/deal.h>
 
-namespace terrace::train {
+namespace terrace::training {
 
 Deal Deal::of(const StepMap& map) {
   const auto& data = map.data();
@@ -28,4 +28,4 @@ std::vector<std::uint64_t> Deal::of_evaluation(std::uint64_t first, std::uint64_
   return sequences;
 }
 
-}  // namespace terrace::train
+}  // namespace terrace::training

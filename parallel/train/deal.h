@@ -12,7 +12,7 @@
 
 #include <terrace/parallel/map/step_map.h>
 
-namespace terrace::train {
+namespace terrace::training {
 
 struct Deal {
   std::uint64_t rows = 1;                       // sequences of a micro-batch
@@ -29,4 +29,4 @@ struct Deal {
   [[nodiscard]] std::vector<std::uint64_t> of_evaluation(std::uint64_t first, std::uint64_t count) const;
 };
 
-}  // namespace terrace::train
+}  // namespace terrace::training

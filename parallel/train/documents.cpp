@@ -4,7 +4,7 @@
 
 #include <terrace/core/math/targets.h>
 
-namespace terrace::train {
+namespace terrace::training {
 namespace {
 
 void demand_sizes(std::size_t numbers, std::size_t positions, std::size_t others) {
@@ -53,4 +53,4 @@ void find_begins(std::span<const std::int32_t> numbers, std::size_t positions, s
   }
 }
 
-}  // namespace terrace::train
+}  // namespace terrace::training

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-namespace terrace::train {
+namespace terrace::training {
 
 // Numbers the documents of sequences in which the token `separator` ends each document and is its last token.
 void number_documents(std::span<const std::int32_t> tokens, std::size_t positions, std::int32_t separator,
@@ -23,4 +23,4 @@ void mark_padding(std::span<const std::int32_t> numbers, std::size_t positions, 
 // Writes for each position the position where its document begins, as Documents needs them.
 void find_begins(std::span<const std::int32_t> numbers, std::size_t positions, std::span<std::int32_t> begins);
 
-}  // namespace terrace::train
+}  // namespace terrace::training

@@ -6,7 +6,7 @@
 
 #include <terrace/core/base/json_text.h>
 
-namespace terrace::train {
+namespace terrace::training {
 
 std::string to_text(const Progress& progress) {
   nlohmann::json j{{"skipped_steps", progress.skipped_steps}};
@@ -31,4 +31,4 @@ Progress parse_progress(const std::string& text) try {
               ErrorKind::corrupt);
 }
 
-}  // namespace terrace::train
+}  // namespace terrace::training

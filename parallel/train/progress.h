@@ -11,7 +11,7 @@
 #include <terrace/memory/tier.h>
 #include <terrace/optimizers/loss_scale.h>
 
-namespace terrace::train {
+namespace terrace::training {
 
 struct Progress {
   std::uint64_t skipped_steps = 0;                  // without an update, since the run began
@@ -22,4 +22,4 @@ struct Progress {
 std::string to_text(const Progress& progress);
 Progress parse_progress(const std::string& text);
 
-}  // namespace terrace::train
+}  // namespace terrace::training

@@ -14,13 +14,13 @@ namespace {
 
 double unsigned_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }
 
-bool finite(const run::StepResult& r) {
+bool finite(const running::StepResult& r) {
   return std::isfinite(r.loss_sum) && std::isfinite(r.gradient_norm) &&
          std::ranges::all_of(r.gradient_norms, [](double norm) { return std::isfinite(norm); });
 }
 
 // The result of step u of those that were computed together.
-run::StepResult part_of(const run::StepResult& r, std::size_t u) {
+running::StepResult part_of(const running::StepResult& r, std::size_t u) {
   auto part = r;
   const auto parts = r.loss_sums.size();
   if (parts <= 1) return part;
@@ -55,7 +55,7 @@ bool Trainer::needs_norm(double greatest_norm, NonFinite non_finite, const LossS
 Trainer::Trainer(Engine& engine, Options options)
     : engine_(engine),
       options_(std::move(options)),
-      deal_(train::Deal::of(engine.map())),
+      deal_(training::Deal::of(engine.map())),
       reader_(options_.read, options_.documents, engine.map().model().place.context(),
               static_cast<std::size_t>(engine.map().options().shape.batch.seq), deal_.rows) {
   const auto& map = engine.map();
@@ -67,7 +67,7 @@ Trainer::Trainer(Engine& engine, Options options)
         ErrorKind::refused);
   const auto resumed = engine.resumed();
   if (!resumed) return;
-  const auto progress = train::parse_progress(resumed->payload);
+  const auto progress = training::parse_progress(resumed->payload);
   done_ = resumed->step;
   skipped_ = progress.skipped_steps;
   committed_peak_ = progress.peak_bytes;
@@ -164,16 +164,16 @@ std::vector<Trainer::Step> Trainer::step() {
 }
 
 // True if the gradients overflowed although the loss is finite, so that a smaller loss scale may help.
-bool Trainer::overflows(const run::StepResult& r) const {
+bool Trainer::overflows(const running::StepResult& r) const {
   return options_.loss_scale.can_back_off() && std::isfinite(r.loss_sum) && !std::isfinite(r.gradient_norm);
 }
 
-void Trainer::demand_finite(const run::StepResult& r) const {
+void Trainer::demand_finite(const running::StepResult& r) const {
   if (!finite(r)) throw Diverged(done_ + together(), r.loss_sum, r.gradient_norm, options_.loss_scale.value());
 }
 
 // Decides whether the update of a step is applied, and with which clip factors.
-bool Trainer::settle(UpdateStep update, const run::StepResult& r) {
+bool Trainer::settle(UpdateStep update, const running::StepResult& r) {
   auto& loss_scale = options_.loss_scale;
   const bool overflow = overflows(r);
   if (overflow || !finite(r)) {
@@ -232,7 +232,7 @@ std::optional<double> Trainer::evaluate(std::uint64_t micro_batches) {
 
 void Trainer::begin_commit() {
   engine_.flush();  // before the peaks are read, because flushing may raise them
-  train::Progress progress{.skipped_steps = skipped_, .peak_bytes = engine_.peak_bytes()};
+  training::Progress progress{.skipped_steps = skipped_, .peak_bytes = engine_.peak_bytes()};
   if (options_.loss_scale.dynamic()) progress.loss_scale = options_.loss_scale.state();
   engine_.begin_commit(done_, to_text(progress));
 }

@@ -80,8 +80,8 @@ class Trainer {
   struct Step {
     std::uint64_t number = 0;
     double learning_rate = 0;
-    run::StepResult result;  // norms without the loss scale; of several steps each has its own loss and norm, and an even share
-                             // of times and bytes
+    running::StepResult result;  // norms without the loss scale; of several steps each has its own loss and norm, and an even
+                                 // share of times and bytes
     bool applied = true;  // false: it was skipped, or had no targets (local SGD: on this rank); nothing has changed
     [[nodiscard]] double mean_loss() const {
       return result.loss_sum / static_cast<double>(std::max(std::uint64_t{1}, targets));
@@ -119,13 +119,13 @@ class Trainer {
   [[nodiscard]] std::vector<Counted> count(const std::vector<double>& of_micro_batches) const;
   [[nodiscard]] std::vector<double> of_data_ranks(double mine) const;
   [[nodiscard]] UpdateStep update_of(std::uint64_t step) const;
-  [[nodiscard]] bool overflows(const run::StepResult& result) const;
-  void demand_finite(const run::StepResult& result) const;
-  bool settle(UpdateStep update, const run::StepResult& result);
+  [[nodiscard]] bool overflows(const running::StepResult& result) const;
+  void demand_finite(const running::StepResult& result) const;
+  bool settle(UpdateStep update, const running::StepResult& result);
 
   Engine& engine_;
   Options options_;
-  const train::Deal deal_;
+  const training::Deal deal_;
   const BatchReader reader_;
   Batch batch_;
   std::uint64_t done_ = 0, skipped_ = 0;

@@ -12,11 +12,11 @@ double ProfileCosts::seconds(const Action& a) const {
   const auto bytes_used = [&](bool of_parameters_only = false) {
     std::uint64_t bytes = 0;
     for (const auto& use : map.uses(a))
-      if (const auto& chunk = map.chunks()[use.chunk]; !of_parameters_only || map::is_of_parameters(chunk.role))
+      if (const auto& chunk = map.chunks()[use.chunk]; !of_parameters_only || mapping::is_of_parameters(chunk.role))
         bytes += chunk.bytes * (use.access == Access::update ? 2 : 1);
     return static_cast<double>(bytes);
   };
-  if (has_phases(a.op) && map.phases().exchanges(a)) return seconds_of(map::exchanges_of(map, a));
+  if (has_phases(a.op) && map.phases().exchanges(a)) return seconds_of(mapping::exchanges_of(map, a));
   const bool on_device = profile_.separate_device() && map.places().tier_of(a) == Tier::device;
   const double stream = on_device ? profile_.device_stream : profile_.memory_stream;
   switch (a.op) {
@@ -28,13 +28,13 @@ double ProfileCosts::seconds(const Action& a) const {
     case Op::norm: return bytes_used() / stream;
     case Op::send:
     case Op::receive:
-      return map::seconds_of_message(links(), map.mesh().stride(Axis::pp), map.pipeline().rank, a.peer,
-                                     static_cast<std::uint64_t>(bytes_used()));
+      return mapping::seconds_of_message(links(), map.mesh().stride(Axis::pp), map.pipeline().rank, a.peer,
+                                         static_cast<std::uint64_t>(bytes_used()));
     case Op::gather:
     case Op::exchange:
     case Op::reduce:
     case Op::verdict:
-    case Op::unify: return seconds_of(map::exchanges_of(map, a));
+    case Op::unify: return seconds_of(mapping::exchanges_of(map, a));
     case Op::release:
     case Op::prefetch: return 0;
     default: break;
@@ -57,9 +57,9 @@ machine::Links ProfileCosts::links() const {
   return links;
 }
 
-double ProfileCosts::seconds_of(const std::vector<map::Exchange>& exchanges) const {
+double ProfileCosts::seconds_of(const std::vector<mapping::Exchange>& exchanges) const {
   double seconds = 0;
-  for (const auto& exchange : exchanges) seconds += terrace::map::seconds_of(links(), exchange);
+  for (const auto& exchange : exchanges) seconds += terrace::mapping::seconds_of(links(), exchange);
   return seconds;
 }
 

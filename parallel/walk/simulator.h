@@ -42,16 +42,16 @@ class ProfileCosts : public CostModel {
   ProfileCosts(const StepMap& map, const MachineProfile& profile) : map_(map), profile_(profile) {}
   [[nodiscard]] double seconds(const Action& action) const override;
   [[nodiscard]] double seconds_of_results(const Program& step) const override {
-    return seconds_of(map::results_of(map_, step));
+    return seconds_of(mapping::results_of(map_, step));
   }
-  [[nodiscard]] double seconds_of_average() const override { return seconds_of(map::average_of(map_)); }
+  [[nodiscard]] double seconds_of_average() const override { return seconds_of(mapping::average_of(map_)); }
   // A measured cost replaces the estimate for all actions of the same operation, layer and phase, separately for the first
   // micro-batch and the later ones.
   void set(const Action& action, double seconds) { measured_[key(action)] = seconds; }
 
  private:
   [[nodiscard]] machine::Links links() const;
-  [[nodiscard]] double seconds_of(const std::vector<map::Exchange>& exchanges) const;
+  [[nodiscard]] double seconds_of(const std::vector<mapping::Exchange>& exchanges) const;
   const StepMap& map_;
   const MachineProfile& profile_;
   // The first micro-batch writes gradients, later ones add to them.

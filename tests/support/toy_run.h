@@ -177,7 +177,7 @@ struct Training {
   }
   // A NaN loss scale makes all gradients non-finite. No trainer option does that in a chosen step, so this step is run by the
   // engine directly.
-  run::StepResult step_that_is_not_finite() {
+  running::StepResult step_that_is_not_finite() {
     const std::vector<std::int32_t> tokens(tokens_a_step() / o.data.ranks, 0);
     auto result = engine->step({.tokens = tokens, .targets = tokens, .loss_scale = std::nan("")});
     engine->skip();
@@ -219,7 +219,7 @@ inline RunResult run(const RunOptions& o, Communicator* ranks = nullptr) {
   for (std::uint64_t s = training.steps_done() + 1; s <= o.steps; ++s) {
     if (s == o.left_out_step) continue;
     auto& traffic = out.traffic.emplace_back();
-    const auto add = [&](const run::StepResult& r) {
+    const auto add = [&](const running::StepResult& r) {
       out.losses.push_back(r.loss_sum);
       out.norms.push_back(r.gradient_norm);
       for (const auto part :

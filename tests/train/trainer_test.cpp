@@ -32,7 +32,7 @@ TEST(Deal, EverySequenceOfAStepIsDealtOnceHoweverManyRanksThereAre) {
         std::multiset<std::uint64_t> dealt, evaluated;
         for (std::uint64_t rank = 0; rank < ranks; ++rank) {
           // The turns of the ranks may have any order.
-          const train::Deal deal{rows, micro_batches, together, ranks, rank, ranks - 1 - rank};
+          const training::Deal deal{rows, micro_batches, together, ranks, rank, ranks - 1 - rank};
           for (const auto s : deal.of_steps(step)) dealt.insert(s);
           for (const auto s : deal.of_evaluation(0, micro_batches)) evaluated.insert(s);
         }
@@ -45,15 +45,15 @@ TEST(Deal, EverySequenceOfAStepIsDealtOnceHoweverManyRanksThereAre) {
 }
 
 TEST(Progress, ComesBackAsItWas) {
-  const train::Progress progress{.skipped_steps = 3, .peak_bytes = {{1, 2, 3}}, .loss_scale = LossScale::State{1024, 17}};
-  const auto back = train::parse_progress(to_text(progress));
+  const training::Progress progress{.skipped_steps = 3, .peak_bytes = {{1, 2, 3}}, .loss_scale = LossScale::State{1024, 17}};
+  const auto back = training::parse_progress(to_text(progress));
   EXPECT_EQ(3U, back.skipped_steps);
   EXPECT_EQ(2U, back.peak_bytes[Tier::host]);
   EXPECT_EQ((LossScale::State{1024, 17}), *back.loss_scale);
-  EXPECT_FALSE(train::parse_progress(to_text(train::Progress{})).loss_scale);
+  EXPECT_FALSE(training::parse_progress(to_text(training::Progress{})).loss_scale);
   for (const auto* const text : {"", "{", "[1]", R"({"skipped_steps":"x"})"}) {
     try {
-      train::parse_progress(text);
+      training::parse_progress(text);
       FAIL() << text;
     } catch (const Error& e) {
       EXPECT_EQ(ErrorKind::corrupt, e.kind()) << text;

@@ -24,13 +24,13 @@ void TokenSequences::fill(Split split, std::span<const std::uint64_t> sequences,
     const auto of_row = [&](auto all) { return all.subspan(row * plan_.seq_len, plan_.seq_len); };
     corpus_.fill({&start, 1}, plan_.seq_len, of_row(tokens), of_row(targets));
     // Every separator ends a document, even if a sequence ends with it.
-    if (separator_ >= 0) train::end_targets_at(of_row(tokens), separator_, of_row(targets));
+    if (separator_ >= 0) training::end_targets_at(of_row(tokens), separator_, of_row(targets));
   }
 }
 
 void TokenSequences::number(Split, std::span<const std::uint64_t>, std::span<const std::int32_t> tokens,
                             std::span<std::int32_t> numbers) const {
-  train::number_documents(tokens, plan_.seq_len, separator_, numbers);
+  training::number_documents(tokens, plan_.seq_len, separator_, numbers);
 }
 
 }  // namespace terrace::lm

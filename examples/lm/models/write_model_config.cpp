@@ -138,8 +138,7 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   set(*file.mlp_bias, config.mlp_bias.value_or(false));
   // The library's default padding token would be outside the vocabulary, and its embedding would refuse it.
   const auto untold = json::parse(*file.untold);
-  if (!out.contains(math::kPadding) && untold.value(math::kPadding, std::int64_t{-1}) >= config.vocab)
-    out[math::kPadding] = nullptr;
+  if (!out.contains(kPadding) && untold.value(kPadding, std::int64_t{-1}) >= config.vocab) out[kPadding] = nullptr;
   const auto blocks_of_window = *file.window.blocks;
   if (window != 0 || ((*file.window.used).empty() && blocks_of_window == Windowed::all))
     set(*file.window.size, window == 0 ? json() : json(window));

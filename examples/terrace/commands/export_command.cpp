@@ -129,7 +129,7 @@ void copy_files(const fs::path& run, const RunConfig& config, const fs::path& to
   if (fs::is_directory(from, error)) lm::write_tokenizer_files(to, lm::read_tokenizer_files(from));
 }
 
-std::set<std::string> frozen_names(const map::ParameterLayout& layout) {
+std::set<std::string> frozen_names(const mapping::ParameterLayout& layout) {
   std::set<std::string> names;
   for (std::uint32_t l = 0; l < layout.layers(); ++l)
     for (const auto& param : layout.params(l))
@@ -195,7 +195,7 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
   const auto without = lm::without_adapters(sizes);
   const auto json = lm::model_config_json(without, dtype, base_of(config));
   const auto model = lm::make_model(sizes);
-  const map::ParameterLayout layout(model, {}, 0, 1, model::parse_freeze(config.train.freeze));
+  const mapping::ParameterLayout layout(model, {}, 0, 1, model::parse_freeze(config.train.freeze));
   const auto frozen = frozen_names(layout);
 
   demand_intact_tokenizer(run);

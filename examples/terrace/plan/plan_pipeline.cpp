@@ -38,7 +38,7 @@ void write_file(const std::filesystem::path& file, const std::string& text) try 
 // one.
 std::string cluster_lines(const RunConfig& config, const Model& model, const std::vector<Plan>& plans, double updates,
                           double step_s) {
-  map::LinkBytes most;
+  mapping::LinkBytes most;
   planning::Flops all;
   for (const auto& rank : plans) {
     most.within = std::max(most.within, rank.steady_links.within / updates);

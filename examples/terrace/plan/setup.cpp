@@ -83,7 +83,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
 }
 
 bool units_apart(const RunConfig& c) {
-  return map::ParameterLayout(lm::make_model(model_config(c)), {}, memory::Layout::kUnitElements, 1).cuts_units();
+  return mapping::ParameterLayout(lm::make_model(model_config(c)), {}, memory::Layout::kUnitElements, 1).cuts_units();
 }
 
 Budget budgets(const RunConfig& c) {
@@ -221,11 +221,11 @@ void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMa
   for (std::size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<std::int32_t>(
         math::random_below(c.train.seed, math::stream_of("measure"), i, static_cast<std::uint64_t>(c.model.vocab)));
-  run::measure_costs(costs, map, p.programs.steady, *device, *optimizer_of(c, *device),
-                     {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())},
-                     {.memory_bytes = std::min(p.peak_bytes[Tier::device], 256 * kMiB),
-                      .upload_bytes = p.step_traffic.back().upload,
-                      .action_bytes = device->computes_on_host() ? 256 * kMiB : p.peak_bytes[Tier::device]});
+  running::measure_costs(costs, map, p.programs.steady, *device, *optimizer_of(c, *device),
+                         {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())},
+                         {.memory_bytes = std::min(p.peak_bytes[Tier::device], 256 * kMiB),
+                          .upload_bytes = p.step_traffic.back().upload,
+                          .action_bytes = device->computes_on_host() ? 256 * kMiB : p.peak_bytes[Tier::device]});
 }
 
 }  // namespace

@@ -104,7 +104,6 @@ std::optional<Candidate> legal(Candidate c, const SearchSpace& space) {
   d.ring = ring == 1 || ring == d.cp ? 0 : ring;
   d.zigzag = d.zigzag && ring > 1 && !place.two_rings;
   d.with.add_several(Feature::row_pieces, place.pieces);
-  d.with.add_if(place.two_rings && d.cp > 1, Feature::two_rings);
   if (!problems(d, space.model, static_cast<int>(space.ranks)).empty()) return std::nullopt;
   place.mesh = mesh_of(d, space.model.kv_heads);
   return c;

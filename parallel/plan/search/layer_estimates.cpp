@@ -100,14 +100,14 @@ void add_bytes(LayerEstimates& all, const StepMap& map) {
     const auto& chunk = map.chunks()[ChunkId(c)];
     const auto bytes = static_cast<double>(chunk.bytes);
     auto& layer = all.layers[chunk.layer];
-    if (map::is_state(chunk.role))
+    if (mapping::is_state(chunk.role))
       (chunk.kind == ChunkKind::parameter  ? layer.weights
        : chunk.kind == ChunkKind::gradient ? layer.gradients
                                            : layer.states) += bytes;
-    else if (chunk.role == map::Role::gathered || chunk.role == map::Role::bucket)
+    else if (chunk.role == mapping::Role::gathered || chunk.role == mapping::Role::bucket)
       windows[chunk.layer] += bytes;
-    else if (chunk.position == 0 && (chunk.role == map::Role::input || chunk.role == map::Role::saved))
-      (chunk.role == map::Role::input ? layer.input : layer.saved) += bytes;
+    else if (chunk.position == 0 && (chunk.role == mapping::Role::input || chunk.role == mapping::Role::saved))
+      (chunk.role == mapping::Role::input ? layer.input : layer.saved) += bytes;
   }
   all.window = *std::ranges::max_element(windows);
   const auto& recipe = map.options().recipe;
@@ -130,8 +130,8 @@ double without_padding(const StepMap& map, const Action& action) {
   for (const auto& use : map.uses(action)) {
     const auto& chunk = map.chunks()[use.chunk];
     bytes += static_cast<double>(chunk.bytes);
-    const bool packed = map::is_state(chunk.role) || chunk.role == map::Role::gathered || chunk.role == map::Role::bucket ||
-                        chunk.role == map::Role::tied_bucket;
+    const bool packed = mapping::is_state(chunk.role) || chunk.role == mapping::Role::gathered ||
+                        chunk.role == mapping::Role::bucket || chunk.role == mapping::Role::tied_bucket;
     if (packed && runs.insert(chunk.run_first).second) bytes -= static_cast<double>(chunk.bytes);
   }
   return bytes;

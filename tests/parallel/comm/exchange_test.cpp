@@ -13,46 +13,46 @@ constexpr machine::Links kCluster{
     .ranks_per_node = 4, .within = 100, .between = 10, .within_latency_s = 1, .between_latency_s = 2};
 
 TEST(Exchange, OnOneNodeEverythingIsWithinIt) {
-  const map::Exchange gather{comm::Operation::all_gather, 400, 4, 1};
-  const auto bytes = map::link_bytes(kCluster, gather);
+  const mapping::Exchange gather{comm::Operation::all_gather, 400, 4, 1};
+  const auto bytes = mapping::link_bytes(kCluster, gather);
   EXPECT_DOUBLE_EQ(bytes.within, 300);
   EXPECT_DOUBLE_EQ(bytes.between, 0);
-  EXPECT_DOUBLE_EQ(map::seconds_of(kCluster, gather), 3 + 1 + 3 * 1) << "the ranks meet, then a ring";
-  EXPECT_DOUBLE_EQ(map::link_bytes({}, {comm::Operation::all_gather, 400, 8, 1}).within, 350) << "no nodes: one machine";
+  EXPECT_DOUBLE_EQ(mapping::seconds_of(kCluster, gather), 3 + 1 + 3 * 1) << "the ranks meet, then a ring";
+  EXPECT_DOUBLE_EQ(mapping::link_bytes({}, {comm::Operation::all_gather, 400, 8, 1}).within, 350) << "no nodes: one machine";
 }
 
 TEST(Exchange, BetweenNodesANodesLinkCarriesWhatItsRanksLackOnce) {
-  const map::Exchange gather{comm::Operation::all_gather, 800, 8, 1};  // two nodes of four
-  const auto bytes = map::link_bytes(kCluster, gather);
+  const mapping::Exchange gather{comm::Operation::all_gather, 800, 8, 1};  // two nodes of four
+  const auto bytes = mapping::link_bytes(kCluster, gather);
   EXPECT_DOUBLE_EQ(bytes.within, 600);       // every rank takes all but a fourth from its neighbours
   EXPECT_DOUBLE_EQ(bytes.between * 4, 400);  // per node: the other node's half
-  EXPECT_DOUBLE_EQ(map::seconds_of(kCluster, gather), 6 + 40 + 2 * (1 + 2)) << "the ranks meet, then the gather";
-  const map::Exchange scatter{comm::Operation::reduce_scatter, 800, 8, 1}, reduce{comm::Operation::all_reduce, 800, 8, 1};
-  EXPECT_DOUBLE_EQ(map::seconds_of(kCluster, scatter), map::seconds_of(kCluster, gather));
-  EXPECT_DOUBLE_EQ(map::seconds_of(kCluster, reduce), 2 * (6 + 40) + 3 * (1 + 2));
+  EXPECT_DOUBLE_EQ(mapping::seconds_of(kCluster, gather), 6 + 40 + 2 * (1 + 2)) << "the ranks meet, then the gather";
+  const mapping::Exchange scatter{comm::Operation::reduce_scatter, 800, 8, 1}, reduce{comm::Operation::all_reduce, 800, 8, 1};
+  EXPECT_DOUBLE_EQ(mapping::seconds_of(kCluster, scatter), mapping::seconds_of(kCluster, gather));
+  EXPECT_DOUBLE_EQ(mapping::seconds_of(kCluster, reduce), 2 * (6 + 40) + 3 * (1 + 2));
 }
 
 TEST(Exchange, SumsInRankOrderCrossTheNodesLinkOnceARank) {
-  const map::Exchange scatter{comm::Operation::reduce_scatter, 800, 8, 1, comm::SumOrder::ranks};
-  const auto bytes = map::link_bytes(kCluster, scatter);
+  const mapping::Exchange scatter{comm::Operation::reduce_scatter, 800, 8, 1, comm::SumOrder::ranks};
+  const auto bytes = mapping::link_bytes(kCluster, scatter);
   EXPECT_DOUBLE_EQ(bytes.within, 300);
   EXPECT_DOUBLE_EQ(bytes.between, 400);
-  EXPECT_DOUBLE_EQ(map::seconds_of(kCluster, scatter), 3 + 160 + (1 + 2) + 2);
+  EXPECT_DOUBLE_EQ(mapping::seconds_of(kCluster, scatter), 3 + 160 + (1 + 2) + 2);
 }
 
 TEST(Exchange, RanksThatLieApartShareTheirNodesLink) {
   // Ranks 0, 4, 8, 12: one on each of four nodes. Three more such collectives run beside it.
-  const map::Exchange reduce{comm::Operation::all_reduce, 400, 4, 4};
-  const auto bytes = map::link_bytes(kCluster, reduce);
+  const mapping::Exchange reduce{comm::Operation::all_reduce, 400, 4, 4};
+  const auto bytes = mapping::link_bytes(kCluster, reduce);
   EXPECT_DOUBLE_EQ(bytes.within, 0);
   EXPECT_DOUBLE_EQ(bytes.between, 600);
-  EXPECT_DOUBLE_EQ(map::seconds_of(kCluster, reduce), 600 * 4 / 10.0 + 3 * 2 * 2) << "three times two rounds";
+  EXPECT_DOUBLE_EQ(mapping::seconds_of(kCluster, reduce), 600 * 4 / 10.0 + 3 * 2 * 2) << "three times two rounds";
 }
 
 // A small reduction between many nodes must not wait for as many messages in a row as there are nodes.
 TEST(Exchange, ManyNodesAreFewRounds) {
-  const map::Exchange reduce{comm::Operation::all_reduce, 1024, 128, 4};
-  EXPECT_LT(map::seconds_of(kCluster, reduce) - map::link_bytes(kCluster, reduce).between * 4 / 10, 3 * 7 * 2 + 1e-9);
+  const mapping::Exchange reduce{comm::Operation::all_reduce, 1024, 128, 4};
+  EXPECT_LT(mapping::seconds_of(kCluster, reduce) - mapping::link_bytes(kCluster, reduce).between * 4 / 10, 3 * 7 * 2 + 1e-9);
 }
 
 // The formulas give what the transports send (sent_by_link walks their messages): for every rank if the number of nodes is a
@@ -74,12 +74,12 @@ TEST(Exchange, TheFormulasAreWhatIsSent) {
       for (int r = 0; r < ranks; ++r) machine_of_rank.push_back(r / each);
       const auto machines = comm::Machines::of(machine_of_rank);
       const machine::Links links{.ranks_per_node = static_cast<std::uint32_t>(each)};
-      const auto expect = [&](const comm::Call& call, const map::Exchange& exchange) {
-        const auto formula = map::link_bytes(links, exchange);
+      const auto expect = [&](const comm::Call& call, const mapping::Exchange& exchange) {
+        const auto formula = mapping::link_bytes(links, exchange);
         const auto what = to_string(call) + ", " + std::to_string(nodes) + " nodes of " + std::to_string(each);
         // If the number of nodes is no power of two, some nodes pass on more of a gather than others.
         const bool alike = exchange.operation == comm::Operation::reduce_scatter || (nodes & (nodes - 1)) == 0;
-        map::LinkBytes all;
+        mapping::LinkBytes all;
         for (int r = 0; r < ranks; ++r) {
           const auto sent = comm::sent_by_link(call, r, machines);
           all += {static_cast<double>(sent.within) / ranks, static_cast<double>(sent.between) / ranks};

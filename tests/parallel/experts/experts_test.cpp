@@ -157,7 +157,7 @@ TEST_F(ExpertRuns, CostsOfLayersThatRouteAreThoseOfTheProfile) {
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(o.batch.tokens()) * o.micro_batches, 1);
   const MachineProfile profile;
   walk::ProfileCosts estimated(map, profile), measured(map, profile);
-  run::measure_costs(measured, map, planned.programs.steady, *device, *optimizer, {.tokens = tokens, .targets = tokens});
+  running::measure_costs(measured, map, planned.programs.steady, *device, *optimizer, {.tokens = tokens, .targets = tokens});
   for (const auto& action : planned.programs.steady.actions) {
     if (!is_layer_action(action.op)) continue;
     const bool routes = model.layers[action.layer]->facts().report_size > 0;
@@ -186,7 +186,7 @@ TEST_F(ExpertRuns, AnExpertCostsItsOwnRows) {
       continue;
     double weights = 0;
     for (const auto& use : map.uses(a))
-      if (map.chunks()[use.chunk].role == map::Role::state) weights += static_cast<double>(map.chunks()[use.chunk].bytes);
+      if (map.chunks()[use.chunk].role == mapping::Role::state) weights += static_cast<double>(map.chunks()[use.chunk].bytes);
     const double flops = 2 * rows * static_cast<double>(c.hidden * c.ffn) * 3;
     const double bytes = weights + rows * number * static_cast<double>(2 * c.hidden + 4 * c.ffn);
     EXPECT_NEAR(flops / profile.matmul_fp64 + bytes / profile.memory_stream, costs.seconds(a), 1e-12) << to_text(a);

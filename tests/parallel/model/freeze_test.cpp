@@ -103,7 +103,7 @@ TEST_F(Freeze, FrozenChunksHaveWeightsOnly) {
   EXPECT_EQ(2U, layout.first_trained());
   std::map<ChunkKind, std::uint64_t> chunks;
   for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
-    if (map.chunks()[ChunkId(c)].role == map::Role::state) ++chunks[map.chunks()[ChunkId(c)].kind];
+    if (map.chunks()[ChunkId(c)].role == mapping::Role::state) ++chunks[map.chunks()[ChunkId(c)].kind];
   std::uint64_t all = 0, trained = 0;
   for (std::uint32_t l = 0; l < map.layers(); ++l) all += layout.chunks_of(l), trained += layout.trained_chunks(l);
   EXPECT_EQ(all, chunks[ChunkKind::parameter]);
@@ -119,7 +119,7 @@ TEST_F(Freeze, FrozenChunksHaveWeightsOnly) {
         << to_text(a);
     for (const auto& use : map.uses(a)) {
       const auto& chunk = map.chunks()[use.chunk];
-      if (chunk.role != map::Role::state || chunk.kind != ChunkKind::parameter ||
+      if (chunk.role != mapping::Role::state || chunk.kind != ChunkKind::parameter ||
           chunk.position < layout.trained_chunks(chunk.layer))
         continue;
       EXPECT_FALSE(writes(use.access)) << to_text(a);

@@ -67,7 +67,7 @@ TEST_F(Phases, TheSmallestDeviceBudgetIsThatOfTheLargestPhase) {
     const StepMap map(model, planned.map);
     const auto chunk = map.layout().chunk_elements() * 4, weights = map.layout().chunks_of(1) * chunk;
     const auto formula = phases ? kRow + 4 * kInner + weights : 3 * kRow + 4 * kInner + 2 * weights;
-    EXPECT_EQ(map::largest_use(map, planned.programs.steady, Tier::device), formula);
+    EXPECT_EQ(mapping::largest_use(map, planned.programs.steady, Tier::device), formula);
     smallest.push_back(planned.smallest_bytes[Tier::device]);
     EXPECT_GE(smallest.back(), formula);
     EXPECT_LE(smallest.back(), formula + chunk);

@@ -114,12 +114,12 @@ TEST_F(SkipRun, OnlyWhatLayersOffloadMovesWhereAllElseFits) {
       const auto p = plan(model, request, o.profile);
       const StepMap map(model, p.map);
       auto traffic = p.steady_traffic;
-      const auto offloaded = map::offloaded_by(map, p.programs.steady);
+      const auto offloaded = mapping::offloaded_by(map, p.programs.steady);
       EXPECT_EQ(traffic.upload, offloaded.upload);
       EXPECT_EQ(traffic.download, offloaded.download);
-      EXPECT_FALSE(map::moves_state(map, p.programs.steady, traffic));
+      EXPECT_FALSE(mapping::moves_state(map, p.programs.steady, traffic));
       ++traffic.upload;
-      EXPECT_TRUE(map::moves_state(map, p.programs.steady, traffic)) << "a byte more was no layer's";
+      EXPECT_TRUE(mapping::moves_state(map, p.programs.steady, traffic)) << "a byte more was no layer's";
       moved += traffic.upload;
     }
   }

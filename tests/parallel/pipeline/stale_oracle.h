@@ -179,7 +179,7 @@ class StaleOracle {
     for (std::uint32_t l = 0; l < layers; ++l) {
       if (l > 0) x[l] = row(), dx[l] = row();
       if (const auto from = model_.layers[l]->facts().skips_from) dskip[*from] = row();
-      const map::Pack pack(model_.layers[l]->facts(shape).saved);
+      const mapping::Pack pack(model_.layers[l]->facts(shape).saved);
       saved.push_back(pack.views(take(pack.bytes)));
     }
     const auto compute = [&](std::uint32_t l, bool backward) {
@@ -194,7 +194,7 @@ class StaleOracle {
           .loss_scale = 1.0 / static_cast<double>(per * every_),
           .loss = {reinterpret_cast<std::byte*>(&loss), DType::fp64, {1}},
           .scratch = {take(scratch_bytes), DType::i32, {static_cast<std::int64_t>(round_up(scratch_bytes, kPageBytes) / 4)}}};
-      const map::Pack pack(layer.facts(shape).carried);
+      const mapping::Pack pack(layer.facts(shape).carried);
       const auto weights = views(l, ChunkKind::parameter, m), gradients = views(l, ChunkKind::gradient, m);
       const auto carried = pack.views(take(pack.bytes));
       LayerTensors t{
@@ -223,7 +223,7 @@ class StaleOracle {
   }
 
   void update(std::uint64_t number) {
-    map::GradientSquares squares(map_.layout(), memory_);
+    mapping::GradientSquares squares(map_.layout(), memory_);
     for (std::uint32_t l = 0; l < params_.size(); ++l)
       for (std::uint32_t t = 0; t < params_[l].size(); ++t) {
         const auto& p = params_[l][t];

@@ -27,7 +27,7 @@ std::uint64_t largest_bytes(const layers::Transformer& transformer, const Tiling
   const StepMap map(model, planning::map_options(model, request, {}, Tier::host));
   const auto programs = planning::write_programs(map, request, 1);
   std::uint64_t most = 0;
-  for (const auto* const program : programs.all()) most = std::max(most, map::largest_use(map, *program, Tier::device));
+  for (const auto* const program : programs.all()) most = std::max(most, mapping::largest_use(map, *program, Tier::device));
   return most;
 }
 

@@ -149,7 +149,7 @@ TEST(MeasuredCosts, TellTimeAndDecideNothing) {
   const auto& program = planned.programs.steady;
 
   walk::ProfileCosts estimated(map, profile), measured(map, profile);
-  run::measure_costs(measured, map, program, *device, *optimizer, {.tokens = tokens, .targets = tokens});
+  running::measure_costs(measured, map, program, *device, *optimizer, {.tokens = tokens, .targets = tokens});
   for (const auto& action : program.actions) {
     if (action.op == Op::prefetch) continue;
     EXPECT_GT(measured.seconds(action), 0) << to_text(action);

@@ -243,7 +243,7 @@ TEST_P(Overlap, IsInTheTraceAndInTheSimulation) {
                             .gather_ahead = 1};
   std::vector<Meetings> meetings(kRanks);
   std::vector<Trace> traces(kRanks);
-  std::vector<run::StepResult> results(kRanks);
+  std::vector<running::StepResult> results(kRanks);
   const auto outcome = test::on_threads(kRanks, {2min}, [&](test::Rank& rank) {
     const auto r = static_cast<std::size_t>(rank.comm->rank());
     const auto model = meeting_model(&meetings[r]);

@@ -142,17 +142,17 @@ TEST(Collectives, AStageWithoutAVerdictIsNamed) {
 TEST(Collectives, ARecordNamesItsBytes) {
   const Ranks ranks("", {.ranks = 2, .zero = 2, .gradients = Travel::bf16});
   const auto& map = *ranks.maps[1];
-  const auto all = map::collectives_of(map, {.op = Op::reduce, .layer = 1, .micro_batch = 0, .chunk = 0});
+  const auto all = mapping::collectives_of(map, {.op = Op::reduce, .layer = 1, .micro_batch = 0, .chunk = 0});
   ASSERT_EQ(1U, all.size());
   const auto& c = all.front();
   const auto group = 2 * memory::Layout::kBlockElements * sizeof(float);
   EXPECT_EQ(comm::Operation::reduce_scatter, c.operation);
   EXPECT_EQ(mesh::Members{Axis::shard}, mesh::reduced_to(map.mesh(), c.members));
-  EXPECT_EQ((map::ChunkBytes{map.gradients(1), 1, 0, group}), c.from);
-  EXPECT_EQ((map::ChunkBytes{map.state(ChunkKind::gradient, 1, 1), 1, 0, group / 2}), c.to);
+  EXPECT_EQ((mapping::ChunkBytes{map.gradients(1), 1, 0, group}), c.from);
+  EXPECT_EQ((mapping::ChunkBytes{map.state(ChunkKind::gradient, 1, 1), 1, 0, group / 2}), c.to);
   EXPECT_EQ((comm::Reduction{.from = DType::bf16, .to = DType::fp32}), c.reduction);
-  EXPECT_EQ(group / 2, map::wire_bytes(c));
-  const auto uses = map::uses_of(map, all);
+  EXPECT_EQ(group / 2, mapping::wire_bytes(c));
+  const auto uses = mapping::uses_of(map, all);
   ASSERT_EQ(2U, uses.size());
   EXPECT_EQ(Access::read, uses[0].access);
   EXPECT_EQ(Access::overwrite, uses[1].access) << "the first micro-batch begins the sum";

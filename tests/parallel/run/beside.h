@@ -125,7 +125,7 @@ inline std::map<std::size_t, std::string> partners_of(const StepMap& map, const 
   std::size_t number = 0;
   for (auto a = program.actions.begin(); a != program.actions.end(); ++a) {
     const auto here = number;
-    for (const auto& c : map::collectives_of(map, *a)) number += counts(c.operation) ? 1 : 0;
+    for (const auto& c : mapping::collectives_of(map, *a)) number += counts(c.operation) ? 1 : 0;
     if (!is_layer_action(a->op) || !map.phases().exchanges(*a)) continue;
     const auto to = map.phases().phase(*a).exchange->to.number;
     for (auto next = a + 1; next != program.actions.end(); ++next) {

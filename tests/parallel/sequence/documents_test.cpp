@@ -391,22 +391,22 @@ TEST(Documents, PiecesEndAtBorders) {
 TEST(Documents, ASeparatorEndsItsDocument) {
   const std::vector<std::int32_t> tokens{4, 0, 0, 5, 6, 7, 8, 9, 0, 0};
   std::vector<std::int32_t> numbers(10), begins(10), targets(10, 1);
-  train::number_documents(tokens, 5, 0, numbers);
+  training::number_documents(tokens, 5, 0, numbers);
   EXPECT_THAT(numbers, ElementsAre(0, 0, 1, 2, 2, 0, 0, 0, 0, 1));
-  train::find_begins(numbers, 5, begins);
+  training::find_begins(numbers, 5, begins);
   EXPECT_THAT(begins, ElementsAre(0, 0, 2, 3, 3, 0, 0, 0, 0, 4));
-  train::end_targets(numbers, 5, targets);
+  training::end_targets(numbers, 5, targets);
   EXPECT_THAT(targets, ElementsAre(1, -1, -1, 1, 1, 1, 1, 1, -1, 1));
-  train::end_targets_at(tokens, 0, targets);
+  training::end_targets_at(tokens, 0, targets);
   EXPECT_EQ(-1, targets.back());
-  EXPECT_THROW(train::find_begins(numbers, 3, begins), std::logic_error);
+  EXPECT_THROW(training::find_begins(numbers, 3, begins), std::logic_error);
 }
 
 // Two sequences of six tokens. A target itself is not padding, nor is anything before a target.
 TEST(Documents, PaddingIsWhatNoTargetDependsOn) {
   const std::vector<std::int32_t> numbers{3, 3, 3, 3, 2, 2, 5, 5, 5, 5, 5, 6};
   std::vector<std::int32_t> targets{1, 1, -1, -1, -1, -1, -1, -1, 4, -1, -1, -1};
-  train::mark_padding(numbers, 6, targets);
+  training::mark_padding(numbers, 6, targets);
   EXPECT_THAT(targets, ElementsAre(1, 1, math::kNoTarget, math::kPadding, math::kPadding, math::kPadding,  //
                                    math::kNoTarget, math::kNoTarget, 4, math::kNoTarget, math::kPadding, math::kPadding));
 }

@@ -125,8 +125,8 @@ TEST_F(Ring, WithHeadsTheLedgerIsTheFormula) {
   const StepMap map(model, planned.map);
   double planned_bytes = 0;
   for (const auto& action : planned.programs.steady.actions)
-    for (const auto& exchange : map::exchanges_of(map, action))
-      if (exchange.operation == comm::Operation::all_to_all) planned_bytes += map::link_bytes({}, exchange).within;
+    for (const auto& exchange : mapping::exchanges_of(map, action))
+      if (exchange.operation == comm::Operation::all_to_all) planned_bytes += mapping::link_bytes({}, exchange).within;
   const std::uint64_t tokens = 2 * kSeq / ranks, width = 64, exchanged = (3 + 1) * tokens * width * (heads - 1) / heads,
                       keys = 2 * tokens * width, hops = 3 * ring - 2;
   for (const auto& rank : run_all(o)) {
@@ -217,8 +217,8 @@ TEST_F(Ring, TheLedgerIsTheFormula) {
         const StepMap map(model, planned.map);
         double planned_bytes = 0;
         for (const auto& action : planned.programs.steady.actions)
-          for (const auto& exchange : map::exchanges_of(map, action))
-            if (exchange.operation == comm::Operation::all_to_all) planned_bytes += map::link_bytes({}, exchange).within;
+          for (const auto& exchange : mapping::exchanges_of(map, action))
+            if (exchange.operation == comm::Operation::all_to_all) planned_bytes += mapping::link_bytes({}, exchange).within;
         const std::uint64_t keys = (recompute ? 3 : 2) * hops, gradients = hops == 0 ? 0 : hops + 1;
         for (const auto& rank : run_all(o)) {
           const auto entry = rank.step.of("cp", comm::Operation::all_to_all);

@@ -129,8 +129,8 @@ TEST_F(TwoRings, TheLedgerIsTheFormula) {
         const StepMap map(model, planned.map);
         double planned_bytes = 0;
         for (const auto& action : planned.programs.steady.actions)
-          for (const auto& exchange : map::exchanges_of(map, action))
-            if (exchange.operation == comm::Operation::all_to_all) planned_bytes += map::link_bytes({}, exchange).within;
+          for (const auto& exchange : mapping::exchanges_of(map, action))
+            if (exchange.operation == comm::Operation::all_to_all) planned_bytes += mapping::link_bytes({}, exchange).within;
         const auto rings = recompute ? 6 : 4;
         for (const auto& rank : run_all(o)) {
           const auto hopped = rank.step.of("cp", comm::Operation::all_to_all),

@@ -287,7 +287,7 @@ TEST_F(TensorGridTest, APlanKnowsTheBytes) {
     const StepMap map(model, planned.map);
     double bytes = 0;
     for (const auto& action : planned.programs.steady.actions)
-      for (const auto& exchange : map::exchanges_of(map, action)) bytes += map::link_bytes({}, exchange).within;
+      for (const auto& exchange : mapping::exchanges_of(map, action)) bytes += mapping::link_bytes({}, exchange).within;
     const auto sent = run_all(o).front().step;
     std::uint64_t expected = 0;
     for (const auto& [key, entry] : sent.entries())

@@ -81,7 +81,7 @@ std::vector<Pair> pairs_of(const StepMap& map, const Program& program) {
     const bool exchanges = has_phases(a.op) && map.phases().exchanges(a);
     if (!communicates(a.op) && !exchanges) continue;
     auto& last = a.op == Op::unify || exchanges ? tensor : data;
-    const auto calls = map::collectives_of(map, a).size();
+    const auto calls = mapping::collectives_of(map, a).size();
     const Numbered here{last.action, last.call + calls - 1};
     last = {last.action + 1, last.call + calls};
     if (a.op == Op::gather) gather = here, gathered = a.layer, computed = false;
@@ -108,7 +108,8 @@ TEST(TensorLanes, ALaneHasTheCollectivesOfItsRanks) {
       for (const auto* const program : {&programs.first, &programs.steady, &programs.drain, &programs.evaluate})
         for (const auto& a : program->actions) {
           if (is_message(a.op)) continue;
-          for (const auto& c : map::collectives_of(map, a)) EXPECT_EQ(c.members.lane, map.places().lane_of(a)) << to_text(a);
+          for (const auto& c : mapping::collectives_of(map, a))
+            EXPECT_EQ(c.members.lane, map.places().lane_of(a)) << to_text(a);
         }
     }
 }

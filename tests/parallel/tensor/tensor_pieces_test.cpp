@@ -164,8 +164,8 @@ TEST_F(TensorPieces, TheLedgerIsTheFormulaAndThePlan) {
       const StepMap map(model, planned.map);
       std::map<comm::Operation, double> planned_bytes;
       for (const auto& action : planned.programs.steady.actions)
-        for (const auto& exchange : map::exchanges_of(map, action))
-          planned_bytes[exchange.operation] += map::link_bytes({}, exchange).within;
+        for (const auto& exchange : mapping::exchanges_of(map, action))
+          planned_bytes[exchange.operation] += mapping::link_bytes({}, exchange).within;
       const std::uint64_t tokens = 32, activation = tokens * 64 * sizeof(double), survey = m * ranks * tokens * sizeof(double);
       const std::uint64_t gathers = m * n * (recompute ? 8 : 6), sums = m * n * 4,
                           around = 2 * m;  // of the embedding, the head

@@ -282,8 +282,8 @@ TEST_F(TensorTest, TheLedgerOfNormsOfSumsIsTheFormulaAndThePlan) {
         const StepMap map(model, common.stages.front().map);
         std::map<comm::Operation, double> planned;
         for (const auto& action : common.stages.front().programs.steady.actions)
-          for (const auto& exchange : map::exchanges_of(map, action))
-            planned[exchange.operation] += map::link_bytes({}, exchange).within;
+          for (const auto& exchange : mapping::exchanges_of(map, action))
+            planned[exchange.operation] += mapping::link_bytes({}, exchange).within;
         const std::uint64_t activation = tokens * width * number, heads = whole ? m * n * (recompute ? 3 : 2) : 0;
         // Held by all ranks: the head's norm; in each block two norms of results, two norms before them, and one each of q and
         // k.

@@ -199,7 +199,7 @@ TEST_F(LocalSgd, ThePlanIsTheLedger) {
       const auto comm = with_ledger(std::move(rank.comm), ledger);
       toy::Training training(toy::of_rank(o, comm->rank()), comm.get());
       const auto& planned = training.planned;
-      const auto sums = map::average_of(training.engine->map());
+      const auto sums = mapping::average_of(training.engine->map());
       double sent = 0;
       for (std::uint64_t s = 1; s <= 6; ++s) {
         if (s % 3 == 1) sent = 0;
@@ -211,7 +211,7 @@ TEST_F(LocalSgd, ThePlanIsTheLedger) {
           EXPECT_EQ(step.calls, 1U) << "losses";
           continue;
         }
-        const auto losses = map::results_of(training.engine->map(), planned.programs.steady).front().bytes;
+        const auto losses = mapping::results_of(training.engine->map(), planned.programs.steady).front().bytes;
         EXPECT_EQ(step.payload_bytes, losses + planned.average.summed_bytes);
         EXPECT_EQ(step.calls, 1 + sums.size());
         // In both directions of a sum, a rank sends a whole number of elements, so the formula is exact up to rounding.
