@@ -160,7 +160,7 @@ void check_attention_tiles(const Transformer& config) {
                     tiles, q, kv, config.hidden, nearest_divisor(common, tiles)));
 }
 
-void check_parts(const Transformer& config) {
+void check_tensor_ranks(const Transformer& config) {
   const std::int64_t ranks = config.tensor().ranks, ways = config.tensor().ways();
   const auto demand_whole = [&](const char* name, std::int64_t value) {
     if (value % ways == 0) return;
@@ -184,6 +184,11 @@ void check_parts(const Transformer& config) {
                     "parts: the most are {} tensor ranks",
                     config.name, kv));
   }
+  if (config.vocab < ranks) refuse(fmt::format("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab));
+}
+
+void check_tiles(const Transformer& config) {
+  const std::int64_t ranks = config.tensor().ranks;
   if (const auto most = most_vocab_tiles(config.vocab, ranks); config.vocab_tiles < 1 || config.vocab_tiles > most) {
     refuse(fmt::format("vocab_tiles must be 1 to {} for {} rows of the table, not {}", most, config.vocab / ranks,
                        config.vocab_tiles));
@@ -196,6 +201,9 @@ void check_parts(const Transformer& config) {
   }
   check_attention_tiles(config);
   if (config.mlp_row_tiles < 1) refuse("mlp_row_tiles must be at least 1");
+}
+
+void check_context_ranks(const Transformer& config) {
   if (config.context().ring < 1 || config.context().ranks % config.context().ring != 0)
     refuse(fmt::format("rings of {} of {} context ranks: the nearest are rings of {}", config.context().ring,
                        config.context().ranks, nearest_divisor(config.context().ranks, config.context().ring)));
@@ -205,13 +213,48 @@ void check_parts(const Transformer& config) {
   if (config.context().two_rings && config.context().ring != config.context().ranks)
     refuse(fmt::format("two rings go round all {} context ranks, not {} of them: the nearest is a ring of {}",
                        config.context().ranks, config.context().ring, config.context().ranks));
+}
+
+void check_expert_ranks(const Transformer& config) {
   if (config.expert().ranks > 1 && config.experts.count == 0)
     refuse(fmt::format("{} expert ranks need a mixture of experts: give experts, or leave out the expert ranks",
                        config.expert().ranks));
   if (config.experts.count % config.expert().ranks != 0)
     refuse(fmt::format("{} experts cannot be dealt out to {} ranks: the nearest are {} ranks", config.experts.count,
                        config.expert().ranks, nearest_divisor(config.experts.count, config.expert().ranks)));
-  if (config.vocab < ranks) refuse(fmt::format("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab));
+}
+
+void check_sizes(const Transformer& config) {
+  const bool rotary = config.positions == Positions::rotary;
+  require_size("layers", config.layers, kMostLayers);
+  require_size("hidden", config.hidden, kLargestWidth);
+  require_size("heads", config.heads, kLargestWidth);
+  require_size("kv_heads", config.kv_heads, kLargestWidth);
+  require_size("ffn", config.ffn, std::int64_t{1} << 24);
+  require_size("seq_len", config.seq_len, std::int64_t{1} << 24);
+  for (const auto window : config.window.pattern())
+    if (window < 0 || window > config.seq_len)
+      refuse(fmt::format("window must be 0 (none) to seq_len {}, not {}", config.seq_len, window));
+  if (const auto blocks = std::ssize(config.window.pattern()); blocks > config.layers)
+    refuse(fmt::format("window has {} numbers for {} layers: it needs at most one for each", blocks, config.layers));
+  require_size("vocab", config.vocab, std::numeric_limits<std::int32_t>::max());
+  if (config.head_size != 0) require_size("head_dim", config.head_size, kLargestWidth / config.heads);
+  if (config.head_size == 0 && config.hidden % config.heads != 0) {
+    refuse(fmt::format("heads ({}) do not divide hidden ({}): the nearest are heads {}, or hidden {}", config.heads,
+                       config.hidden, nearest_divisor(config.hidden, config.heads),
+                       nearest_multiples(config.hidden, config.heads)));
+  }
+  if (config.heads % config.kv_heads != 0) {
+    refuse(fmt::format("kv_heads ({}) do not divide heads ({}): the nearest is kv_heads {}", config.kv_heads, config.heads,
+                       nearest_divisor(config.heads, config.kv_heads)));
+  }
+  if (rotary && config.head_size != 0 && config.head_size % 2 != 0)
+    refuse(fmt::format("rotary positions need heads of even width, not {}: the nearest are head_dim {}", config.head_size,
+                       nearest_multiples(config.head_size, 2)));
+  if (rotary && config.head_dim() % 2 != 0) {
+    refuse(fmt::format("rotary positions need heads of even width, not hidden {} / heads {} = {}: the nearest is hidden {}",
+                       config.hidden, config.heads, config.head_dim(), nearest_multiples(config.hidden, 2 * config.heads)));
+  }
 }
 
 }  // namespace
@@ -270,39 +313,10 @@ Features features_of(const Transformer& config) {
 }
 
 const Transformer& checked(const Transformer& config) {
-  const bool rotary = config.positions == Positions::rotary;
   demand_mesh(config.place.mesh);
   if (config.place.rank >= config.place.mesh.size())
     refuse(fmt::format("there is no rank {} in a mesh of {}", config.place.rank, to_string(config.place.mesh)));
-  require_size("layers", config.layers, kMostLayers);
-  require_size("hidden", config.hidden, kLargestWidth);
-  require_size("heads", config.heads, kLargestWidth);
-  require_size("kv_heads", config.kv_heads, kLargestWidth);
-  require_size("ffn", config.ffn, std::int64_t{1} << 24);
-  require_size("seq_len", config.seq_len, std::int64_t{1} << 24);
-  for (const auto window : config.window.pattern())
-    if (window < 0 || window > config.seq_len)
-      refuse(fmt::format("window must be 0 (none) to seq_len {}, not {}", config.seq_len, window));
-  if (const auto blocks = std::ssize(config.window.pattern()); blocks > config.layers)
-    refuse(fmt::format("window has {} numbers for {} layers: it needs at most one for each", blocks, config.layers));
-  require_size("vocab", config.vocab, std::numeric_limits<std::int32_t>::max());
-  if (config.head_size != 0) require_size("head_dim", config.head_size, kLargestWidth / config.heads);
-  if (config.head_size == 0 && config.hidden % config.heads != 0) {
-    refuse(fmt::format("heads ({}) do not divide hidden ({}): the nearest are heads {}, or hidden {}", config.heads,
-                       config.hidden, nearest_divisor(config.hidden, config.heads),
-                       nearest_multiples(config.hidden, config.heads)));
-  }
-  if (config.heads % config.kv_heads != 0) {
-    refuse(fmt::format("kv_heads ({}) do not divide heads ({}): the nearest is kv_heads {}", config.kv_heads, config.heads,
-                       nearest_divisor(config.heads, config.kv_heads)));
-  }
-  if (rotary && config.head_size != 0 && config.head_size % 2 != 0)
-    refuse(fmt::format("rotary positions need heads of even width, not {}: the nearest are head_dim {}", config.head_size,
-                       nearest_multiples(config.head_size, 2)));
-  if (rotary && config.head_dim() % 2 != 0) {
-    refuse(fmt::format("rotary positions need heads of even width, not hidden {} / heads {} = {}: the nearest is hidden {}",
-                       config.hidden, config.heads, config.head_dim(), nearest_multiples(config.hidden, 2 * config.heads)));
-  }
+  check_sizes(config);
   check_adapters(config);
   if (config.skips == SkipShape::u && config.layers < 3) {
     refuse(
@@ -313,7 +327,7 @@ const Transformer& checked(const Transformer& config) {
   if (!(config.norm_eps > 0) || !std::isfinite(config.norm_eps)) {
     refuse(fmt::format("norm_eps must be positive, not {}", config.norm_eps));
   }
-  if (rotary && (!(config.rope_theta > 0) || !std::isfinite(config.rope_theta))) {
+  if (config.positions == Positions::rotary && (!(config.rope_theta > 0) || !std::isfinite(config.rope_theta))) {
     refuse(fmt::format("rope_theta must be positive, not {}", config.rope_theta));
   }
   if (!(config.init_std >= 0) || !std::isfinite(config.init_std)) {
@@ -324,7 +338,10 @@ const Transformer& checked(const Transformer& config) {
   check_rotation(config);
   check_scales(config);
   check_experts(config.experts);
-  check_parts(config);
+  check_tensor_ranks(config);
+  check_tiles(config);
+  check_context_ranks(config);
+  check_expert_ranks(config);
   auto features = features_of(config);
   features.add(terrace::features_of(config.place));
   demand_none(refusals(features));
