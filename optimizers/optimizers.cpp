@@ -10,25 +10,28 @@
 #include <terrace/core/base/error.h>
 
 namespace terrace {
+namespace rules {
 
-using Factory = std::unique_ptr<Optimizer>(const OptimizerSettings&, rules::Isa);
+using Factory = std::unique_ptr<Optimizer>(const OptimizerSettings&, Isa);
 Factory make_adafactor, make_adagrad, make_adam, make_adamw, make_lamb, make_lion, make_muon, make_sgd;
+
+}  // namespace rules
 
 namespace {
 
 struct Row {
   OptimizerName name;
-  Factory* make;
+  rules::Factory* make;
 };
 constexpr std::array kTable{
-    Row{{"adamw", "Adam with decoupled weight decay"}, make_adamw},
-    Row{{"adam", "Adam, weight decay as L2"}, make_adam},
-    Row{{"sgd", "gradient descent, with `momentum` and `nesterov`"}, make_sgd},
-    Row{{"lion", "the sign of an interpolated momentum"}, make_lion},
-    Row{{"adagrad", "the root of the sum of squares"}, make_adagrad},
-    Row{{"lamb", "AdamW, each tensor's step in proportion to its weights"}, make_lamb},
-    Row{{"adafactor", "the second moment from sums of rows and columns"}, make_adafactor},
-    Row{{"muon", "orthogonalised momentum for matrices, AdamW for the rest"}, make_muon},
+    Row{{"adamw", "Adam with decoupled weight decay"}, rules::make_adamw},
+    Row{{"adam", "Adam, weight decay as L2"}, rules::make_adam},
+    Row{{"sgd", "gradient descent, with `momentum` and `nesterov`"}, rules::make_sgd},
+    Row{{"lion", "the sign of an interpolated momentum"}, rules::make_lion},
+    Row{{"adagrad", "the root of the sum of squares"}, rules::make_adagrad},
+    Row{{"lamb", "AdamW, each tensor's step in proportion to its weights"}, rules::make_lamb},
+    Row{{"adafactor", "the second moment from sums of rows and columns"}, rules::make_adafactor},
+    Row{{"muon", "orthogonalised momentum for matrices, AdamW for the rest"}, rules::make_muon},
 };
 constexpr auto kNames = [] {
   std::array<OptimizerName, kTable.size()> names{};
