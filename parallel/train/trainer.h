@@ -82,7 +82,7 @@ class Trainer {
     double learning_rate = 0;
     running::StepResult result;  // norms without the loss scale; of several steps each has its own loss and norm, and an even
                                  // share of times and bytes
-    bool applied = true;  // false: it was skipped, or had no targets (local SGD: on this rank); nothing has changed
+    bool applied = true;         // false: it was skipped, or had no targets (local SGD: on this rank); nothing has changed
     [[nodiscard]] double mean_loss() const {
       return result.loss_sum / static_cast<double>(std::max(std::uint64_t{1}, targets));
     }
