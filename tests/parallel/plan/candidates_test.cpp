@@ -1,5 +1,6 @@
 // Which ways to divide a run over its ranks a search compares.
 #include <gtest/gtest.h>
+#include <algorithm>
 
 #include <set>
 #include <string>
@@ -125,13 +126,13 @@ TEST(Candidates, HaveExpertRanks) {
   for (const auto& c : candidates(space)) EXPECT_EQ(2, c.degrees.ep) << text_of(c);
 }
 
-// What the table of features excludes is no candidate: skip connections work neither with tensor nor with context ranks.
+// What the table of features excludes is no candidate: skip connections do not work with tensor ranks.
 TEST(Candidates, AreLegalForTheFeaturesOfTheRun) {
   auto space = space_of(4, 4, 16);
   space.given.degrees.with = {Feature::skips};
   const auto all = candidates(space);
-  EXPECT_FALSE(all.empty());
-  for (const auto& c : all) EXPECT_EQ(1, c.degrees.tp * c.degrees.cp) << text_of(c);
+  EXPECT_TRUE(std::ranges::any_of(all, [](const auto& c) { return c.degrees.cp > 1; }));
+  for (const auto& c : all) EXPECT_EQ(1, c.degrees.tp) << text_of(c);
 }
 
 }  // namespace
