@@ -1,7 +1,7 @@
 // Which ways to divide a run over its ranks a search compares.
 #include <gtest/gtest.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <tuple>
