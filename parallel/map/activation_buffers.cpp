@@ -16,11 +16,11 @@ Chunk buffer(Role role, std::uint32_t layer, std::uint32_t micro_batch, std::uin
           .role = role};
 }
 
-std::vector<TensorSpec> kept_by_forward(const Layer& layer, const LayerFacts& facts, std::int64_t decode_positions) {
-  if (decode_positions == 0) return facts.saved;
+// The tensors of a layer's cache. Ranks in a grid, for example, describe no decode call.
+std::vector<TensorSpec> cache_of(const Layer& layer, const CallSteps& decode, std::int64_t positions) {
   const auto* generative = dynamic_cast<const GenerativeLayer*>(&layer);
-  if (!generative) throw Error("layer " + layer.name() + " cannot generate", ErrorKind::refused);
-  return generative->cache(decode_positions);
+  if (!generative || decode.phases().empty()) throw Error("layer " + layer.name() + " cannot generate", ErrorKind::refused);
+  return generative->cache(positions);
 }
 
 }  // namespace
@@ -38,7 +38,9 @@ ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phas
     // True if this rank computes the layer, the one before it, or the one that skips from its input.
     const bool has_input =
         here || (l > 0 && pipeline.holds(l - 1)) || (reader != model::Skips::kNone && pipeline.holds(reader));
-    layers_.push_back({.saved = Pack(kept_by_forward(*model.layers[l], phases.facts(l), decode_positions)),
+    layers_.push_back({.saved = Pack(decode_positions == 0
+                                         ? phases.facts(l).saved
+                                         : cache_of(*model.layers[l], phases.steps(l, LayerCall::decode), decode_positions)),
                        .carried = Pack(phases.facts(l).carried),
                        .here = here,
                        .input_bytes = l == 0 || !has_input ? 0 : bytes_,

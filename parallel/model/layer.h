@@ -14,8 +14,7 @@
 //
 // Owner:   the model owns its layers. Layers are stateless: every call gets all its tensors as arguments.
 // Threads: describe() may be called from any thread. Steps run on the rank thread and only enqueue work on ctx.stream. A
-// forward
-//          of a layer with a report may wait for the stream, because what it enqueues depends on the report.
+//          forward of a layer with a report may wait for the stream, because what it enqueues depends on the report.
 // Errors:  std::logic_error for views that do not match the layer's own specification.
 #pragma once
 

@@ -219,6 +219,8 @@ void planning::check_request(const Model& model, const PlanRequest& request) {
   demand_mesh(request);
   if (request.decode_positions != 0 && request.evaluates_only)
     throw Error("a plan is for generation or for evaluation, and not for both", ErrorKind::refused);
+  if (request.decode_positions != 0 && model.place.tensor().ranks > 1)
+    throw Error("generation has no tensor ranks", ErrorKind::refused);
   if (request.mesh.context > 1 && !request.trains()) throw Error("generation has no context ranks", ErrorKind::refused);
   if (request.mesh.expert > 1 && !request.trains()) throw Error("generation has no expert ranks", ErrorKind::refused);
 

@@ -1,6 +1,3 @@
-// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
-#pragma GCC diagnostic ignored "-Wnull-dereference"
-
 #include <terrace/examples/terrace/cli/command_text.h>
 
 #include <algorithm>

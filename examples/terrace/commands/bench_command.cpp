@@ -1,8 +1,4 @@
 // terrace bench NAME …: builds the command line from the flags of all benches, and runs the one that was named.
-//
-// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
-#pragma GCC diagnostic ignored "-Wnull-dereference"
-
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,7 +1,4 @@
 // terrace chat RUN: reads messages from standard input, one in a line, and answers each with a run's committed weights.
-// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
-#pragma GCC diagnostic ignored "-Wnull-dereference"
-
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>

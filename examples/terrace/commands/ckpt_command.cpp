@@ -1,7 +1,4 @@
 // terrace ckpt list|inspect|verify|copy|export|rm: works on the store of a run, without an engine.
-// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
-#pragma GCC diagnostic ignored "-Wnull-dereference"
-
 #include <fmt/format.h>
 
 #include <filesystem>

@@ -1,7 +1,4 @@
 // terrace eval RUN|DIR… --data FILE…: the mean loss over the targets of the data, under a run's committed weights or a model's.
-// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
-#pragma GCC diagnostic ignored "-Wnull-dereference"
-
 #include <fmt/format.h>
 
 #include <algorithm>

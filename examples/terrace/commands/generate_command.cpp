@@ -1,7 +1,4 @@
 // terrace generate RUN --prompt TEXT: continues a text, one token after another, with a run's committed weights.
-// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
-#pragma GCC diagnostic ignored "-Wnull-dereference"
-
 #include <fmt/format.h>
 #include <unistd.h>
 

@@ -1,7 +1,4 @@
 // terrace plan: prints what `train` with the same flags would do. It allocates nothing.
-// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
-#pragma GCC diagnostic ignored "-Wnull-dereference"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,8 +1,4 @@
 // terrace tokenize FILES… --tokenizer FILE --out FILE: turns text into files of token ids.
-//
-// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
-#pragma GCC diagnostic ignored "-Wnull-dereference"
-
 #include <unistd.h>
 
 #include <chrono>

@@ -1,7 +1,4 @@
 // terrace top RUN…: looks at runs once a second, until Ctrl-C. Without a terminal, or with --once, it prints one frame.
-// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
-#pragma GCC diagnostic ignored "-Wnull-dereference"
-
 #include <sys/ioctl.h>
 #include <unistd.h>
 

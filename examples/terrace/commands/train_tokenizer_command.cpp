@@ -1,8 +1,4 @@
 // terrace train-tokenizer FILES… --out FILE: makes a tokenizer.json from text.
-//
-// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
-#pragma GCC diagnostic ignored "-Wnull-dereference"
-
 #include <chrono>
 #include <cstdio>
 #include <string>

@@ -395,6 +395,22 @@ TEST_F(TensorGridTest, AStoppedRunGoesOnInAnotherMode) {
   }
 }
 
+// Each would write its part of the logits, and nobody would add them up.
+TEST_F(TensorGridTest, RanksDoNotGenerateNeitherInAGridNorInALine) {
+  for (const bool grid : {true, false}) {
+    auto o = on(k2d, llama());
+    if (!grid) o.grid = {}, o.sequence = false;
+    o.batch = {1, 1};
+    auto config = o.config;
+    config.place = {.mesh = mesh_of(o), .sequence = o.sequence};
+    const auto model = lm::make_model(config);
+    const auto optimizer = make_optimizer(o.optimizer, {});
+    auto request = request_of(o, *optimizer, 0);
+    request.decode_positions = 8;
+    EXPECT_THAT([&] { plan(model, request, {}); }, testing::ThrowsMessage<Error>(HasSubstr("generation has no tensor ranks")));
+  }
+}
+
 TEST_F(TensorGridTest, WhatItCannotDoIsRefusedWithTheNearest) {
   const auto why = [&](const auto& change) -> std::string {
     auto o = on(k2d, llama());
