@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <terrace/bench/statistics.h>
+#include <terrace/core/base/notice.h>
 #include <terrace/core/device/device.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/core/math/philox.h>
@@ -70,6 +71,7 @@ class StepBench final : public bench::Bench {
     auto request = plan_request(config);
     request.steps = steps;
     request.evaluate_every = request.evaluate_batches = request.commit_every = 0;
+    if (const auto warning = warning_of_profile(config)) base::warn(*warning);
     const auto p = make_plan(config, model, request, machine_profile(config));
     if (!p.fits) throw refusal_error(config, p);
     std::vector<double> planned{p.times.seconds}, stalls;

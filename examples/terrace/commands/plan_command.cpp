@@ -111,6 +111,7 @@ Exit search(CommandLine line) {
 Exit run_plan(const CommandLine& given) {
   auto line = given;
   for (const auto& warning : warnings_of(line.config)) base::warn(warning);
+  if (const auto warning = warning_of_profile(line.config); warning && line.plan.cluster_profile.empty()) base::warn(*warning);
   if (line.plan.search >= 0) return search(line);
   for (const auto& warning : warnings_of_data(line.config)) base::warn(warning);
   const auto where = line.plan.cluster_profile.empty() ? here(line.config) : there(line);

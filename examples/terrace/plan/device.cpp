@@ -65,7 +65,7 @@ std::filesystem::path profile_file(const RunConfig& c) {
   return c.plan.machine_profile.empty() ? default_profile_path(c.device_name()) : std::filesystem::path(c.plan.machine_profile);
 }
 
-// Returns nothing if the profile cannot be read; machine_profile() warns about it.
+// Returns nothing if the profile cannot be read; warning_of_profile() says so.
 std::string machine_algorithms(const RunConfig& c) try {
   return profile::algorithms_in_profile(profile_file(c));
 } catch (const Error&) {
@@ -229,15 +229,17 @@ MachineProfile load_measured(const std::filesystem::path& file) try {
   throw Error(e.refusal().why + "\n  run terrace doctor --measure --nvme-path DIR, or give another --machine-profile", e);
 }
 
-}  // namespace
-
-MachineProfile machine_profile(const RunConfig& c) {
+struct FoundProfile {
+  MachineProfile profile;
+  std::string unreadable = {};  // why a saved profile does not count
+};
+FoundProfile find_profile(const RunConfig& c) {
   MachineProfile assumed;
   assumed.device = c.device_name();
   assumed.links = links_of(c);
   const bool named = !c.plan.machine_profile.empty();
   const auto file = profile_file(c);
-  if (!named && !std::filesystem::exists(file)) return assumed;
+  if (!named && !std::filesystem::exists(file)) return {assumed};
   try {
     auto profile = load_measured(file);
     if (profile.device != c.device_name())
@@ -248,13 +250,20 @@ MachineProfile machine_profile(const RunConfig& c) {
               file.string(), profile.device, c.device_name(), c.device_name()),
           ErrorKind::refused);
     profile.links = links_of(c);
-    return profile;
+    return {profile};
   } catch (const Error& error) {
     if (named) throw;
-    // A saved file of another version of terrace is no reason not to train.
-    base::warn(fmt::format("planning with assumed rates: {}", error.what()));
-    return assumed;
+    return {assumed, error.what()};  // a file of another version of terrace is no reason not to train
   }
+}
+
+}  // namespace
+
+MachineProfile machine_profile(const RunConfig& c) { return find_profile(c).profile; }
+
+std::optional<std::string> warning_of_profile(const RunConfig& c) {
+  const auto why = find_profile(c).unreadable;
+  return why.empty() ? std::nullopt : std::optional("planning with assumed rates: " + why);
 }
 
 }  // namespace terrace::cli

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <terrace/core/device/device.h>
@@ -34,8 +35,9 @@ std::string bits_group(const RunConfig& config);
 // Adds the algorithms that the device's math chose to the machine profile, if there is one, for later runs. Failing to write it
 // is only a warning, because the run has its own record.
 void keep_algorithms(const RunConfig& config, const std::string& chosen);
-// Reads the given file, or else the saved profile of the device, or else assumes rates. A saved profile that cannot be read is
-// only a warning.
+// Reads the given file, or else the saved profile of the device, or else assumes rates. A saved profile that cannot be read
+// does not count, which is only a warning, for each command to give once.
 MachineProfile machine_profile(const RunConfig& config);
+std::optional<std::string> warning_of_profile(const RunConfig& config);
 
 }  // namespace terrace::cli

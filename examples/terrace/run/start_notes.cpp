@@ -8,6 +8,7 @@
 #include <terrace/examples/terrace/data/found_data.h>
 #include <terrace/examples/terrace/data/run_tokenizer.h>
 #include <terrace/examples/terrace/metrics/metrics.h>
+#include <terrace/examples/terrace/plan/device.h>
 #include <terrace/examples/terrace/plan/pipeline_setup.h>
 #include <terrace/examples/terrace/plan/setup.h>
 
@@ -38,6 +39,7 @@ void note_start(Screen& screen, const RunConfig& config, const AgreedPlan& agree
   if (const auto data = describe_data(config); !data.empty()) screen.note(data);
   if (team.first() && !dir.resume && !config.found.chosen.empty())
     screen.note(fmt::format("chosen: {}", fmt::join(config.found.chosen, ", ")));
+  if (const auto warning = warning_of_profile(config); warning && team.first()) screen.warn(*warning);
   screen.note(agreed.describe());
   if (!agreed.found_schedule().empty())
     screen.note(fmt::format("--schedule auto: {} {}, with stages of {} layers",

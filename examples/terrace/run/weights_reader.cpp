@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <terrace/core/base/notice.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/examples/lm/models/adapters.h>
 #include <terrace/examples/lm/models/model.h>
@@ -107,6 +108,7 @@ PlanRequest request_of(const WeightsToRead& weights, const ReadFor& use, bool of
 }
 
 Plan plan_of(const Model& model, const PlanRequest& request, const RunConfig& config) {
+  if (const auto warning = warning_of_profile(config)) base::warn(*warning);
   auto p = plan(model, request, machine_profile(config));
   if (!p.fits) throw refusal_error(config, p);
   return p;

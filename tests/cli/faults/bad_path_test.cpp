@@ -277,8 +277,9 @@ TEST_F(BadPath, AProfileThatCannotBeSavedIsRefusedBeforeMeasuring) {
 TEST_F(BadPath, ASavedProfileOfAnotherVersionIsSaidOnce) {
   std::filesystem::create_directories(at("cache") / "terrace");
   std::ofstream(at("cache") / "terrace" / "machine.json") << "{}";
-  for (const char* command : {"plan", "train"}) {
-    const auto outcome = terrace(tiny(command, {"--steps", "1", "--out-dir", "run"}));
+  for (const std::vector<std::string>& command : {tiny("plan", {}), tiny("plan", {"--tiles", "auto"}),
+                                                  tiny("train", {"--steps", "1", "--out-dir", "run", "--tiles", "auto"})}) {
+    const auto outcome = terrace(command);
     EXPECT_EQ(0, outcome.exit) << outcome.described;
     const auto said = outcome.err.find("planning with assumed rates");
     ASSERT_NE(std::string::npos, said) << outcome.described;
