@@ -99,6 +99,10 @@ def files_of_a_command(root, name):
     return sum(bool(words.search(f.read_text(errors="replace"))) for f in sources(root, "examples/terrace"))
 
 
+def files_that_name(root, words, *folders):
+    return sum(bool(re.search(words, f.read_text(errors="replace"))) for folder in folders for f in sources(root, folder))
+
+
 def option_words(root):
     return sum(len(OPTION_WORD.findall(f.read_text())) for f in sources(root, "examples/terrace"))
 
@@ -121,6 +125,10 @@ def signs(root):
     yield "files that name RunConfig", named(root, "RunConfig")
     yield "settings compared with a word", option_words(root)
     yield "files that name a command of the program", files_of_a_command(root, "top")
+    yield "files of the program that name the setting of a flag", files_that_name(
+        root, r"(\bbool |\.|::)tensorboard\b", "examples/terrace")
+    yield "files that name a metrics sink", files_that_name(root, r"\bPrometheusSink\b", "examples/terrace")
+    yield "files of the kit that name a number of a config.json", files_that_name(root, r"\bwindow_rope_theta\b", "examples/lm")
     at_the_top = {folder: names_at_the_top([f for f in sources(root, folder) if f.suffix == ".h"]) for folder in LIBRARY}
     for what in ("types", "functions and constants"):
         counts = {folder: len(found[what]) for folder, found in at_the_top.items()}
