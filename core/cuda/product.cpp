@@ -13,9 +13,20 @@ std::string to_string(const ProductKey& p) {
   std::string apart;
   for (const auto& [name, stride] : {std::pair{'a', p.a_stride}, std::pair{'b', p.b_stride}, std::pair{'c', p.c_stride}})
     if (stride != 0) apart += fmt::format(", rows of {} every {}", name, stride);
-  return fmt::format("[{}, {}] {} {} {} · {}{}, to {}, aligned to {}{}", p.m, p.n, p.accumulate ? "+=" : "=", name_of(p.in),
+  return fmt::format("[{}, {}] {} {} {} · {}{}, to {}, aligned to {}{}{}", p.m, p.n, p.accumulate ? "+=" : "=", name_of(p.in),
                      operand(p.m, p.k, p.a_transposed), operand(p.k, p.n, p.b_transposed), p.bias ? " + bias" : "",
-                     name_of(p.out), p.aligned_bytes, apart);
+                     name_of(p.out), p.aligned_bytes, apart, p.up_to ? ", or up to 127 tokens fewer" : "");
+}
+
+ProductKey shared_key(ProductKey key) {
+  constexpr std::int64_t kTokens = 128;
+  key.accumulate = false;
+  if (key.a_transposed && key.b_transposed) return key;
+  auto& tokens = key.a_transposed ? key.k : key.m;
+  if (tokens <= kTokens || tokens % kTokens == 0) return key;
+  tokens += kTokens - tokens % kTokens;
+  key.up_to = true;
+  return key;
 }
 
 ProductKey key_of(const MatrixView& c, const MatrixView& a, Transpose ta, const MatrixView& b, Transpose tb, bool bias,

@@ -120,8 +120,7 @@ class Math {
   // c[M,N] (+)= op(a) · op(b) (+ bias[N], when not empty). op(a) is [M,K], op(b) is [K,N]; a transposed operand is stored
   // transposed: ta=yes means a is stored [K,M], tb=yes means b is stored [N,K]. c may be fp32 when a, b and bias are bf16 or
   // fp16. `a`, `b` and `c` may have rank > 2: leading dimensions are flattened. The result is (c + product) + bias, computed in
-  // the dtype of sums and rounded once to the dtype of c. Where a library multiplies (algorithms()), c + product may be rounded
-  // to the dtype of c before the bias is added, as some cuBLASLt algorithms do. With a bias, c must have no gaps.
+  // the dtype of sums and rounded once to the dtype of c. With a bias, c must have no gaps.
   void matmul(Stream&, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias = {},
               Accumulate accumulate = Accumulate::no);
   // db[C] (+)= sum over rows of dy[N,C].

@@ -44,9 +44,10 @@ class CublasProductsTest : public testing::Test {
   }
   Math& math() { return gpu_->math(); }
 
+  std::unique_ptr<Device> gpu_;
+
  private:
   ThreadPool pool_{2};
-  std::unique_ptr<Device> gpu_;
 };
 
 // One product keeps its algorithm while the bias has different addresses. On a GPU, a kernel that reads a bias in words of 16
@@ -71,12 +72,63 @@ TEST_F(CublasProductsTest, ABiasIsWidenedToTheResult) {
                filled(DType::fp64, {24}));
 }
 
-// A copied bias is in the workspace, and so are the parts of a split sum.
-TEST_F(CublasProductsTest, ASplitSumAndACopiedBiasShareTheWorkspace) {
+// A long sum of a few tiles is split, because one block for each tile would leave most of a GPU idle: but not before a bias,
+// nor where the library may drop terms, nor if there are many tiles.
+TEST_F(CublasProductsTest, ASumIsSplitWhereThatIsSafeAndWorthIt) {
+  const auto split_of = [&](std::int64_t m, std::int64_t n, std::int64_t k, bool bias) {
+    make();
+    expect_right(Tensor(DType::fp32, {m, n}), filled(DType::bf16, {m, k}), filled(DType::bf16, {k, n}),
+                 bias ? Tensor(filled(DType::bf16, {n})) : Tensor(DType::bf16, {0}));
+    const auto text = math().algorithms();
+    return text.substr(text.find("split "), std::string_view("split 10").size());
+  };
+  EXPECT_EQ(split_of(16, 24, 2048, false), "split 10");
+  EXPECT_EQ(split_of(16, 24, 2048, true), "split 1,");
+  EXPECT_EQ(split_of(16, 24, 2048 + 64, false), "split 1,");
+  EXPECT_EQ(split_of(900, 1000, 2048, false), "split 1,");
+}
+
+// Experts get another number of tokens in each step: they share algorithms, and the record stays short.
+TEST_F(CublasProductsTest, NumbersOfTokensShareAlgorithms) {
   make();
-  expect_right(Tensor(DType::fp32, {16, 24}), filled(DType::bf16, {16, 2048}), filled(DType::bf16, {2048, 24}),
-               filled(DType::bf16, {24}));
-  EXPECT_THAT(math().algorithms(), HasSubstr("algorithm 67, tile 0, stages 0, split 3, reduction 2"));
+  const auto weights = filled(DType::bf16, {8, 24});
+  for (std::int64_t tokens = 100; tokens <= 400; tokens += 3) {
+    const auto x = filled(DType::bf16, {tokens, 8});
+    expect_right(Tensor(DType::bf16, {tokens, 24}), x, weights, {});
+  }
+  // The library, one for each of 100, 103 … 127, and one for up to each of 256, 384 and 512.
+  EXPECT_EQ(std::ranges::count(math().algorithms(), '\n'), 1 + 10 + 3) << math().algorithms();
+}
+
+// With --canonical-reduction, one rank adds a product to a gradient and another one adds the product that it has received.
+TEST_F(CublasProductsTest, AProductThatIsAddedHasTheAlgorithmOfOneThatIsNot) {
+  make();
+  const auto a = filled(DType::fp32, {16, 32}), b = filled(DType::fp32, {32, 24});
+  const auto stream = gpu_->make_stream("compute");
+  for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
+    Tensor c(DType::fp32, {16, 24});
+    for (std::int64_t i = 0; i < c.size(); ++i) c.set(i, 0);
+    math().matmul(*stream, c, a, Transpose::no, b, Transpose::no, {}, accumulate);
+    stream->synchronize();
+  }
+  EXPECT_EQ(std::ranges::count(math().algorithms(), '\n'), 2) << math().algorithms();
+}
+
+// A run that was begun when any sum could be split may have recorded such an algorithm.
+TEST_F(CublasProductsTest, ARecordedSplitThatMayDropTermsIsRefused) {
+  make();
+  const auto a = filled(DType::bf16, {16, 2048}), b = filled(DType::bf16, {2048, 24});
+  expect_right(Tensor(DType::bf16, {16, 24}), a, b, {});
+  auto recorded = math().algorithms();
+  for (auto at = recorded.find("2048"); at != std::string::npos; at = recorded.find("2048")) recorded.replace(at, 4, "2056");
+  make(recorded);
+  try {
+    expect_right(Tensor(DType::bf16, {16, 24}), filled(DType::bf16, {16, 2056}), filled(DType::bf16, {2056, 24}), {});
+    ADD_FAILURE() << "a split that may drop terms was taken";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), AllOf(HasSubstr("2056"), HasSubstr("splits the sum"), HasSubstr("remove algorithms.txt")));
+    EXPECT_EQ(e.kind(), ErrorKind::refused);
+  }
 }
 
 TEST_F(CublasProductsTest, AnEmptySumIsTheBias) {

@@ -14,6 +14,7 @@ class RealGpu final : public testing::Environment {
   void SetUp() override {
     const auto found = find_gpus();
     if (found.gpus.empty()) test_skip_reason = found.why_none + "; " + found.mend;
+    test_has_gpu = !found.gpus.empty();
   }
 };
 

@@ -17,12 +17,6 @@ double unit_roundoff(DType dtype) {
   }
 }
 
-double greatest(const std::vector<double>& values) {
-  double most = 0;
-  for (const double v : values) most = std::max(most, std::abs(v));
-  return most;
-}
-
 struct Sizes {
   std::int64_t m, n, k;
 };
@@ -52,8 +46,7 @@ class MatmulTest : public MathTest {
     machine.sync();
     return c;
   }
-  // For a library's product: allows the rounding of the result, the rounding of the sum to which the bias is added, and
-  // `slack`.
+  // For a library's product: allows the rounding of the result, and `slack`.
   template <class Terms>
   void expect_sums(const Tensor& got, const Terms& terms, double slack) {
     const auto rounding = [&](double x) {
@@ -62,7 +55,7 @@ class MatmulTest : public MathTest {
     for (std::int64_t i = 0; i < got.size(); ++i) {
       const auto [w, p, q] = terms(i);
       const double want = w + p + q;
-      ASSERT_NEAR(got.get(i), want, rounding(want) + (q == 0 ? 0 : rounding(w + p)) + slack) << "at " << i;
+      ASSERT_NEAR(got.get(i), want, rounding(want) + slack) << "at " << i;
     }
   }
 };
@@ -77,13 +70,11 @@ TEST_F(MatmulTest, EqualsTheOracle) {
         const auto b = random(dtype, tb ? Shape{s.n, s.k} : Shape{s.k, s.n});
         const auto bias = random(dtype, {s.n});
         auto want = oracle(a, ta, b, tb, s);
-        const double product_size = greatest(want);
         for (std::size_t i = 0; biased && i < want.size(); ++i) want[i] += bias.get(static_cast<std::int64_t>(i) % s.n);
         for (const auto c_dtype : {dtype, accumulator(dtype)}) {
           SCOPED_TRACE(testing::Message() << "m n k " << s.m << ' ' << s.n << ' ' << s.k << " variant " << variant);
           const auto got = product(c_dtype, a, ta, b, tb, s, biased ? bias.view() : TensorView{});
-          const bool rounds_twice = biased && products_by_library(math);
-          expect_near(got, want, tolerance(c_dtype) * (rounds_twice ? 1 + product_size / greatest(want) : 1), "product");
+          expect_near(got, want, tolerance(c_dtype), "product");
           if (HasFatalFailure()) return;
         }
       }
@@ -92,8 +83,7 @@ TEST_F(MatmulTest, EqualsTheOracle) {
 }
 
 // (c + product) + bias, in the dtype of sums, rounded once. If the order of summation depends only on the shapes, the bits must
-// agree. A library may sum in another order when it adds to c, and may round c + product before it adds the bias; only these
-// rounding errors are allowed.
+// agree. A library may sum in another order when it adds to c; only the rounding errors of this are allowed.
 TEST_F(MatmulTest, AddsTheProductAndThenTheBias) {
   const Sizes s{261, 389, 129};
   for (const auto dtype : kDtypes) {
@@ -122,6 +112,32 @@ TEST_F(MatmulTest, AddsTheProductAndThenTheBias) {
           ASSERT_EQ(sum.bits(), want.bits());
         }
         if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// No term of a long sum is left out. On one GPU, cuBLASLt 13.1.1 left out the last 8 of these inner dimensions for outputs of 8 ×
+// 1 to 128 × 128, if it chose an algorithm that splits the sum in 10 (github.com/facebookexperimental/triton, #2767).
+TEST_F(MatmulTest, AllOnesCountTheInnerDimension) {
+  const auto ones = [](Shape shape) {
+    Tensor t(DType::bf16, std::move(shape));
+    for (std::int64_t i = 0; i < t.size(); ++i) t.set(i, 1);
+    return t;
+  };
+  std::vector<std::int64_t> sides{8, 32};
+  if (test_has_gpu) sides.insert(sides.end(), {64, 128});
+  for (const std::int64_t k : {11528, 57608}) {
+    for (const auto m : sides) {
+      for (const auto n : sides) {
+        if (k > 20000 && m * n > 64 && !test_has_gpu) continue;  // it would take seconds
+        for (int variant = 0; variant < 4; ++variant) {
+          const bool ta = variant & 1, tb = variant & 2;
+          const auto a = ones(ta ? Shape{k, m} : Shape{m, k}), b = ones(tb ? Shape{n, k} : Shape{k, n});
+          SCOPED_TRACE(testing::Message() << "m n k " << m << ' ' << n << ' ' << k << " variant " << variant);
+          const auto c = product(DType::fp32, a, ta, b, tb, {m, n, k});
+          for (std::int64_t i = 0; i < c.size(); ++i) ASSERT_EQ(c.get(i), static_cast<double>(k)) << "at " << i;
+        }
       }
     }
   }

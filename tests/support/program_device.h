@@ -19,6 +19,9 @@ inline std::unique_ptr<Device> (*make_test_device)(ThreadPool& pool) = [](Thread
 // The reason why the program's tests cannot run; empty: they can. make_test_device must return a device in either case.
 inline std::string test_skip_reason;
 
+// Whether a GPU computes, so that tests may be large.
+inline bool test_has_gpu = false;
+
 // Bytes aligned to 64.
 class TestBytes {
  public:

@@ -4,7 +4,9 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include <terrace/core/base/error.h>
@@ -42,8 +44,11 @@ int attribute(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAtt
   return narrow;
 }
 
-bool sums_in_one_order(const cublasLtMatmulAlgo_t& algorithm) {
+// Whether the sums are those of one order, which no split has that the library gets wrong.
+bool sums_in_one_order(const ProductKey& key, const cublasLtMatmulAlgo_t& algorithm) {
   const int reduction = attribute(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+  const int parts = attribute(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+  if (parts != 0 && parts != 1 && !may_split(key)) return false;
   return reduction == CUBLASLT_REDUCTION_SCHEME_NONE || reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
@@ -58,6 +63,18 @@ std::string describe(const cublasLtMatmulHeuristicResult_t& result) {
       attribute(a, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME), attribute(a, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING),
       attribute(a, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION), attribute(a, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID),
       attribute(a, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID), result.workspaceSize, fmt::join(a.data, " "));
+}
+
+ChosenProduct chosen_from(const cublasLtMatmulHeuristicResult_t& found) {
+  ChosenProduct chosen{.words = {}, .text = describe(found)};
+  static_assert(sizeof chosen.words == sizeof found.algo);
+  std::memcpy(chosen.words.data(), &found.algo, sizeof found.algo);
+  return chosen;
+}
+cublasLtMatmulAlgo_t algorithm_of(const std::array<std::uint64_t, 8>& words) {
+  cublasLtMatmulAlgo_t algorithm;
+  std::memcpy(&algorithm, words.data(), sizeof algorithm);
+  return algorithm;
 }
 
 // The properties of the calling thread's GPU by which the library chooses.
@@ -164,29 +181,56 @@ CublasProducts::~CublasProducts() {
 cublasLtContext* CublasProducts::handle() {
   if (handle_) return handle_;
   check({}, "cublasLtCreate", cublasLtCreate(&handle_));
-  library_ = fmt::format("cuBLASLt {} on {}", cublasLtGetVersion(), gpu_at_hand());
+  // Before, any product could be split: what a machine's profile recorded then means nothing now.
+  library_ = fmt::format("cuBLASLt {} on {}, sums split where that is safe", cublasLtGetVersion(), gpu_at_hand());
   return handle_;
 }
 
-const CublasProducts::Chosen& CublasProducts::choose(const ProductKey& key, const Descriptors& d) {
+const ChosenProduct* CublasProducts::known(const ProductKey& key, const Descriptors& d) {
+  if (const auto at = chosen_.find(key); at != chosen_.end()) return &at->second;
+  const auto words = known_.of(key, library_);
+  if (!words) return nullptr;
+  cublasLtMatmulHeuristicResult_t recorded{};
+  recorded.algo = algorithm_of(*words);
+  const auto algorithm = recorded.algo;
+  // Another version of the library, or another GPU, may not have the algorithm.
+  check(key, "cublasLtMatmulAlgoCheck, of the algorithm that is recorded for it,",
+        cublasLtMatmulAlgoCheck(handle_, d.operation, d.first, d.second, d.result, d.result, &algorithm, &recorded));
+  recorded.algo = algorithm;
+  if (!sums_in_one_order(key, algorithm))
+    throw Error(fmt::format("matmul {}: the algorithm that the run has recorded for it splits the sum, and cuBLASLt leaves out "
+                            "terms of some such sums\n  remove algorithms.txt from the run's directory: then algorithms are "
+                            "chosen again, and from here on the run has other bits",
+                            to_string(key)),
+                ErrorKind::refused);
+  return &chosen_.emplace(key, chosen_from(recorded)).first->second;
+}
+
+const ChosenProduct& CublasProducts::choose(const ProductKey& key, const Descriptors& d) {
   handle();
-  if (const auto known = chosen_.find(key); known != chosen_.end()) return known->second;
-  const auto keep = [&](const cublasLtMatmulHeuristicResult_t& found) -> const Chosen& {
-    Chosen chosen{.words = {}, .workspace_bytes = found.workspaceSize, .text = describe(found)};
-    static_assert(sizeof chosen.words == sizeof found.algo);
-    std::memcpy(chosen.words.data(), &found.algo, sizeof found.algo);
-    return chosen_.emplace(key, std::move(chosen)).first->second;
-  };
-  if (const auto words = known_.of(key, library_)) {
-    cublasLtMatmulHeuristicResult_t recorded{};
-    cublasLtMatmulAlgo_t algorithm;
-    std::memcpy(&algorithm, words->data(), sizeof algorithm);
-    // Another version of the library, or another GPU, may not have the algorithm.
-    check(key, "cublasLtMatmulAlgoCheck, of the algorithm that is recorded for it,",
-          cublasLtMatmulAlgoCheck(handle(), d.operation, d.first, d.second, d.result, d.result, &algorithm, &recorded));
-    recorded.algo = algorithm;
-    return keep(recorded);
-  }
+  auto& found = found_[key];
+  if (!found) found = &find(key, d);
+  return *found;
+}
+
+const ChosenProduct& CublasProducts::find(const ProductKey& key, const Descriptors& d) {
+  if (const auto* const exact = known(key, d)) return *exact;
+  const auto shared = shared_key(key);
+  if (shared == key) return chosen_.emplace(key, proposed(key, d)).first->second;
+  const Descriptors of_shared(shared);
+  const auto* chosen = known(shared, of_shared);
+  if (!chosen) chosen = &chosen_.emplace(shared, proposed(shared, of_shared)).first->second;
+  const auto algorithm = algorithm_of(chosen->words);
+  cublasLtMatmulHeuristicResult_t checked{};
+  if (cublasLtMatmulAlgoCheck(handle_, d.operation, d.first, d.second, d.result, d.result, &algorithm, &checked) ==
+          CUBLAS_STATUS_SUCCESS &&
+      checked.workspaceSize <= kLibraryBytes)
+    return *chosen;
+  return chosen_.emplace(key, proposed(key, d)).first->second;
+}
+
+// The library's first proposal that is allowed. Those with a split come first only if they are worth it.
+ChosenProduct CublasProducts::proposed(const ProductKey& key, const Descriptors& d) {
   Preference preference;
   check(key, "cublasLtMatmulPreferenceCreate", cublasLtMatmulPreferenceCreate(preference.place()));
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t name, auto value) {
@@ -195,22 +239,26 @@ const CublasProducts::Chosen& CublasProducts::choose(const ProductKey& key, cons
   };
   const auto aligned = static_cast<std::uint32_t>(key.aligned_bytes);
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kLibraryBytes));
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned);
 
-  constexpr int kProposals = 16;
-  std::array<cublasLtMatmulHeuristicResult_t, kProposals> proposals{};
-  int count = 0;
-  check(key, "cublasLtMatmulAlgoGetHeuristic",
-        cublasLtMatmulAlgoGetHeuristic(handle(), d.operation, d.first, d.second, d.result, d.result, preference, kProposals,
-                                       proposals.data(), &count));
-  for (int i = 0; i < count; ++i) {
-    const auto& found = proposals[static_cast<std::size_t>(i)];
-    if (found.state != CUBLAS_STATUS_SUCCESS || found.workspaceSize > kLibraryBytes || !sums_in_one_order(found.algo)) continue;
-    return keep(found);
+  constexpr auto kWhole = CUBLASLT_REDUCTION_SCHEME_NONE, kSplit = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  std::array schemes{kWhole, kSplit};  // the second mask permits what the first one does, too
+  if (may_split(key) && has_few_tiles(key)) std::ranges::reverse(schemes);
+  for (const auto scheme : schemes) {
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(scheme));
+    constexpr int kProposals = 16;
+    std::array<cublasLtMatmulHeuristicResult_t, kProposals> proposals{};
+    int count = 0;
+    const auto status = cublasLtMatmulAlgoGetHeuristic(handle_, d.operation, d.first, d.second, d.result, d.result, preference,
+                                                       kProposals, proposals.data(), &count);
+    if (status != CUBLAS_STATUS_SUCCESS && scheme == schemes.front()) continue;
+    check(key, "cublasLtMatmulAlgoGetHeuristic", status);
+    for (const auto& found : std::span(proposals).first(static_cast<std::size_t>(count)))
+      if (found.state == CUBLAS_STATUS_SUCCESS && found.workspaceSize <= kLibraryBytes && sums_in_one_order(key, found.algo))
+        return chosen_from(found);
   }
   throw Error(fmt::format("matmul {}: cuBLASLt has no algorithm that sums in one order within {} bytes of workspace",
                           to_string(key), kLibraryBytes));
@@ -237,9 +285,7 @@ void CublasProducts::multiply(CudaStreamHandle stream, const Workspace& workspac
                               const MatrixView& a, const MatrixView& b, const TensorView& bias) {
   Descriptors d(key);
   const std::lock_guard lock(mutex_);
-  const Chosen& chosen = choose(key, d);
-  cublasLtMatmulAlgo_t algorithm;
-  std::memcpy(&algorithm, chosen.words.data(), sizeof algorithm);
+  const auto algorithm = algorithm_of(choose(key, d).words);
   if (key.bias) d.set_bias(bias.data);
   const bool wide = key.in == DType::fp64;
   const float one = 1, add = key.accumulate ? 1.0F : 0.0F;

@@ -1,5 +1,6 @@
-// Matrix products by cuBLASLt. The algorithm of a product is chosen once, by the product's key, and kept for the life of the
-// device: the first of the library's proposals that sums in one order (no partial results added in the output, no atomics).
+// Matrix products by cuBLASLt. The algorithm of a product is chosen once, by the product's shared key, and kept for the life of
+// the device: the first of the library's proposals that sums in one order (no partial results added in the output, no atomics)
+// and splits no sum that may not be split.
 //
 // Owner:   the math.
 // Threads: run() on streams' issuing threads; algorithms() from any.
@@ -21,6 +22,11 @@ struct cublasLtContext;
 
 namespace terrace::cuda {
 
+struct ChosenProduct {
+  std::array<std::uint64_t, 8> words{};  // cublasLtMatmulAlgo_t
+  std::string text;
+};
+
 class CublasProducts {
  public:
   // `known`: algorithms that are used again; one is chosen only for other products.
@@ -35,22 +41,23 @@ class CublasProducts {
   std::string library();                         // the library that chose them; call on an issuing thread
 
  private:
-  struct Chosen {
-    std::array<std::uint64_t, 8> words{};  // cublasLtMatmulAlgo_t
-    std::size_t workspace_bytes = 0;
-    std::string text;
-  };
   class Descriptors;
   cublasLtContext* handle();
   void multiply(CudaStreamHandle stream, const Workspace& workspace, const ProductKey& key, const MatrixView& c,
                 const MatrixView& a, const MatrixView& b, const TensorView& bias);
-  const Chosen& choose(const ProductKey& key, const Descriptors& descriptors);
+  // The algorithm for `key`, which `descriptors` describes.
+  const ChosenProduct& choose(const ProductKey& key, const Descriptors& descriptors);
+  const ChosenProduct& find(const ProductKey& key, const Descriptors& descriptors);
+  // What was chosen or recorded for exactly this key; null: nothing.
+  const ChosenProduct* known(const ProductKey& key, const Descriptors& descriptors);
+  [[nodiscard]] ChosenProduct proposed(const ProductKey& key, const Descriptors& descriptors);
 
   const KnownAlgorithms known_;
   mutable std::mutex mutex_;
   cublasLtContext* handle_ = nullptr;  // made on an issuing thread, where the device is current
   std::string library_;                // the library to which the algorithms mean something; known with the handle
-  std::map<ProductKey, Chosen> chosen_;
+  std::map<ProductKey, ChosenProduct> chosen_;
+  std::map<ProductKey, const ChosenProduct*> found_;  // for every product so far: an element of chosen_
 };
 
 }  // namespace terrace::cuda

@@ -147,7 +147,7 @@ constexpr std::uint64_t kMagic = 0x6d61646520757020;
 // An algorithm that sums `parts` ranges of k, each ascending, then adds these sums. The other fields are its requirements.
 struct Algorithm {
   std::uint64_t magic = kMagic, id = 0, parts = 1, scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
-  std::uint64_t alignment = 1, bias_alignment = 1, types = 0, unused = 0;
+  std::uint64_t alignment = 1, bias_alignment = 1, types = 0, told_parts = 1;
 };
 static_assert(sizeof(Algorithm) == sizeof(cublasLtMatmulAlgo_t));
 constexpr std::uint64_t kNarrow = 21, kWide = 66, kSplit = 67;
@@ -189,6 +189,23 @@ Epilogue planted_epilogue() {
 }
 const Epilogue epilogue = planted_epilogue();
 
+enum class Split : std::uint8_t { long_sums, forced, hidden };
+Split planted_split() {
+  const char* const name = std::getenv("TERRACE_FAKE_SPLIT");
+  const std::string_view given = name ? name : "";
+  if (given == "forced") return Split::forced;
+  if (given == "hidden") return Split::hidden;
+  if (!given.empty()) throw std::invalid_argument("TERRACE_FAKE_SPLIT");
+  return Split::long_sums;
+}
+const Split split = planted_split();
+
+// How many of k terms a split sum has: all, or without those that cuBLASLt 13.1.1 drops.
+std::int64_t terms_of(std::int64_t k, std::int64_t parts) {
+  const auto rest = k % 64;
+  return rest != 0 && k / 64 % parts == 0 && parts > rest ? k - rest : k;
+}
+
 struct Work {
   Problem problem;
   const void *a, *b, *c, *bias;
@@ -197,6 +214,7 @@ struct Work {
   std::size_t workspace_bytes;
   double alpha, beta;
   std::uint64_t parts, bias_alignment;
+  bool split;
   FakeCuda* gpu;
 };
 
@@ -239,6 +257,7 @@ void compute(const Work& w) {
       b[size(j * p.k + l)] = operand(p.b, w.b, p.b_transposed ? l * p.b.stride + j : j * p.b.stride + l);
   }
   const auto parts = static_cast<std::int64_t>(w.parts);
+  const auto terms = w.split ? terms_of(p.k, parts) : p.k;
   std::vector<Number> whole(size(p.m)), part(size(p.m));
   for (std::int64_t j = 0; j < p.n; ++j) {
     const auto added = [&](std::int64_t i) {
@@ -247,7 +266,7 @@ void compute(const Work& w) {
     const bool adds = w.beta != 0 && epilogue != Epilogue::forgets_c, adds_first = epilogue == Epilogue::starts_from_c;
     for (std::int64_t s = 0; s < parts; ++s) {
       for (std::int64_t i = 0; i < p.m; ++i) part[size(i)] = adds && adds_first && s == 0 ? added(i) : Number{0};
-      for (std::int64_t l = p.k * s / parts; l < p.k * (s + 1) / parts; ++l) {
+      for (std::int64_t l = terms * s / parts; l < terms * (s + 1) / parts; ++l) {
         const Number by = b[size(j * p.k + l)];
         const Number* const row = a.data() + l * p.m;
         for (std::int64_t i = 0; i < p.m; ++i) part[size(i)] += row[i] * by;
@@ -259,7 +278,7 @@ void compute(const Work& w) {
       if (adds && !adds_first) x = added(i) + x;
       if (p.bias && epilogue != Epilogue::no_bias) {
         const auto bias = load<Number>(p.bias_type, w.bias, epilogue == Epilogue::bias_by_columns ? j % p.m : i);
-        if (epilogue == Epilogue::rounds_before_bias) x = rounded_to(p.d.type, x);
+        if (w.split || epilogue == Epilogue::rounds_before_bias) x = rounded_to(p.d.type, x);
         x += epilogue == Epilogue::bias_twice ? 2 * bias : bias;
       }
       store(p.d.type, w.d, j * p.d.stride + i, x);
@@ -352,7 +371,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
   if (!algo || !to || bytes != (narrow ? sizeof(std::uint16_t) : sizeof(std::uint32_t))) return CUBLAS_STATUS_INVALID_VALUE;
   const auto a = std::bit_cast<Algorithm>(*algo);
   const std::uint64_t value = name == CUBLASLT_ALGO_CONFIG_ID                 ? a.id
-                              : name == CUBLASLT_ALGO_CONFIG_SPLITK_NUM       ? (a.id == kSplit ? a.parts : 1)
+                              : name == CUBLASLT_ALGO_CONFIG_SPLITK_NUM       ? a.told_parts
                               : name == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME ? a.scheme
                                                                               : 0;
   std::memcpy(to, &value, bytes);  // copies the lower bytes
@@ -391,11 +410,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   *count = 0;
   const auto propose = [&](Algorithm algorithm, cublasStatus_t state) {
     if (*count == requested || algorithm.alignment > aligned || workspace_of(algorithm, p) > room ||
-        (algorithm.scheme & ~std::uint64_t{mask}) != 0)
+        (split == Split::long_sums && (algorithm.scheme & ~std::uint64_t{mask}) != 0))
       return;
     // The bias is read in vectors of 16 bytes, or larger ones if its address is aligned further.
     algorithm.bias_alignment = std::max<std::uint64_t>(16, alignment_of(p.bias_data));
     algorithm.types = types_of(p);
+    algorithm.told_parts = algorithm.id == kSplit && split != Split::hidden ? algorithm.parts : 1;
     auto& result = results[(*count)++];
     result = {.algo = std::bit_cast<cublasLtMatmulAlgo_t>(algorithm),
               .workspaceSize = workspace_of(algorithm, p),
@@ -404,9 +424,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
               .reserved = {}};
   };
   propose({.id = kWide, .parts = 5}, CUBLAS_STATUS_NOT_SUPPORTED);
-  propose({.id = kSplit, .parts = 4, .scheme = CUBLASLT_REDUCTION_SCHEME_INPLACE}, CUBLAS_STATUS_SUCCESS);
-  if (p.k >= kLongEnoughToSplit)
-    propose({.id = kSplit, .parts = 3, .scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}, CUBLAS_STATUS_SUCCESS);
+  if (split != Split::hidden)
+    propose({.id = kSplit, .parts = 4, .scheme = CUBLASLT_REDUCTION_SCHEME_INPLACE}, CUBLAS_STATUS_SUCCESS);
+  if (p.k >= kLongEnoughToSplit || split != Split::long_sums)
+    propose({.id = kSplit, .parts = 10, .scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}, CUBLAS_STATUS_SUCCESS);
   propose({.id = kWide, .parts = 2, .alignment = 16}, CUBLAS_STATUS_SUCCESS);
   propose({.id = kNarrow, .alignment = size_of_type(p.a.type)}, CUBLAS_STATUS_SUCCESS);
   return CUBLAS_STATUS_SUCCESS;
@@ -446,6 +467,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
                   .beta = beta_value,
                   .parts = algorithm.parts,
                   .bias_alignment = algorithm.bias_alignment,
+                  .split = algorithm.id == kSplit,
                   .gpu = &on};
   const terrace::cuda::CudaLaunch launch{
       .kernel = reinterpret_cast<const void*>(&run), .arguments = &work, .argument_bytes = sizeof work};

@@ -9,8 +9,11 @@
 //   - an operand that is less aligned than its algorithm requires is refused; such a bias becomes a later, permanent fault of
 //     the device, because the heuristic takes the alignment from the bias's address, as the real one does;
 //   - wrong workspace and beta: the needed workspace is overwritten; C is not read if beta is 0.
-// TERRACE_FAKE_EPILOGUE=no_bias|bias_twice|bias_by_columns|forgets_c makes it wrong, to show that tests detect it. With
-// rounds_before_bias or starts_from_c it rounds differently, as some kernels of the real library do.
+//   - a split sum is as wrong as those of the real library: it may leave out the last terms, and rounds before it adds a bias.
+//     It is proposed for long sums; with TERRACE_FAKE_SPLIT=forced always, also to callers that allow no split; with hidden, it
+//     does not say that it is one.
+// TERRACE_FAKE_EPILOGUE=no_bias|bias_twice|bias_by_columns|forgets_c|rounds_before_bias makes it wrong, to show that tests detect
+// it. With starts_from_c it rounds differently, as some kernels of the real library do.
 //
 // Owner: the program. Threads: any; calls belong to the current GPU of their thread (On).
 #pragma once
