@@ -55,6 +55,8 @@ class CudaStream final : public Stream, public device::RangedStream {
   void end_range() override { entries_.push(Range{{}, false}); }
 
   [[nodiscard]] const std::shared_ptr<CudaRuntime>& runtime() const { return runtime_; }
+  // Expires when the stream has finished and is destroyed: another stream may be made at its address.
+  [[nodiscard]] const std::shared_ptr<const void>& lifetime() const { return lifetime_; }
   void launch(std::function<void(CudaStreamHandle)> kernels) { entries_.push(Launch{std::move(kernels)}); }
   // When kernels have ended, the completing thread calls `check` to see what they reported. If it throws, the stream fails as
   // if a kernel had failed. Work submitted later does not wait for it.
@@ -119,6 +121,7 @@ class CudaStream final : public Stream, public device::RangedStream {
   const std::string on_;  // "cuda:0, stream \"upload\"", for errors
   const CudaPieces pieces_;
   CudaProfiler* const profiler_;  // null: no profiler is attached
+  const std::shared_ptr<const void> lifetime_ = std::make_shared<char>();
   CudaStreamHandle handle_ = nullptr;
   CudaEventPool events_;
   const std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();

@@ -2,16 +2,18 @@
 //
 // Owner:   the math owns one workspace for each stream that computes; a stream's operations use it one after the other. The
 //          first is allocated at construction, so that a budget which cannot hold it is refused early. When a stream has been
-//          destroyed, a new stream at the same address takes over its workspace: the old one had finished by then.
+//          destroyed, another one takes over its workspace: the old one had finished by then.
 // Threads: of() from any thread.
 // Errors:  those of the device's memory.
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <vector>
 
 #include <terrace/core/cuda/kernels/fault.h>
+#include <terrace/core/cuda/stream.h>
 #include <terrace/core/device/device.h>
 
 namespace terrace::cuda {
@@ -36,11 +38,11 @@ struct Workspace {
 class StreamWorkspaces {
  public:
   explicit StreamWorkspaces(Device& device, std::size_t room_bytes = 0);
-  Workspace of(const Stream& stream);
+  Workspace of(const CudaStream& stream);
 
  private:
   struct Entry {
-    const Stream* stream = nullptr;  // null: not assigned yet
+    std::weak_ptr<const void> stream;  // its lifetime; expired: nobody uses the workspace
     Slab data, faults;
     Slab room = {};  // empty if not needed
   };

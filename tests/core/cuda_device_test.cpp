@@ -11,6 +11,7 @@
 #include <terrace/core/cuda/cuda_error.h>
 #include <terrace/core/cuda/memory.h>
 #include <terrace/core/cuda/stream.h>
+#include <terrace/core/cuda/workspace.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/tests/support/gpu/fake_kernels.h>
 #include <terrace/tests/support/test_device.h>
@@ -66,6 +67,23 @@ TEST_F(CudaDeviceCalls, CopiesAreCutIntoPiecesThatCrossNoRegistration) {
   }
   EXPECT_EQ(bytes, host.bytes() - 1000);
   EXPECT_EQ(fake_->count(Call::record_event), 1U) << "one for the end, none for the pieces";
+}
+
+TEST_F(CudaDeviceCalls, AWorkspaceOfAStreamThatIsGoneIsUsedAgain) {
+  const auto device = make();
+  cuda::StreamWorkspaces workspaces(*device);
+  const auto of = [&](const std::unique_ptr<Stream>& stream) { return workspaces.of(cuda::cuda_stream(*stream)).data; };
+  const auto stays = device->make_stream("compute");
+  const auto* const own = of(stays);
+  std::vector<std::unique_ptr<std::byte[]>> where_streams_were;  // no stream is made twice at one address
+  for (int i = 0; i < 10; ++i) {
+    auto stream = device->make_stream("another");
+    EXPECT_NE(of(stream), own);
+    stream.reset();
+    where_streams_were.push_back(std::make_unique<std::byte[]>(sizeof(cuda::CudaStream)));
+  }
+  EXPECT_EQ(of(stays), own);
+  EXPECT_EQ(fake_->used_bytes(), 2 * cuda::kWorkspaceBytes);
 }
 
 TEST_F(CudaDeviceCalls, HostMemoryIsRegisteredWholeAndUnregisteredBeforeItGoes) {

@@ -49,7 +49,7 @@ class KernelMath final : public Math {
     expect_valid_indices(stream, call);
   }
   void issue(Stream& stream, const math::CallOf<&Math::matmul>& call) {
-    call.apply([&](const auto&... of) { backend_.matmul(stream, workspaces_.of(stream), of...); });
+    call.apply([&](const auto&... of) { backend_.matmul(stream, workspaces_.of(cuda_stream(stream)), of...); });
   }
   void issue(Stream& stream, const math::CallOf<&Math::attention>& call) {
     const auto& [shape, out, lse, qkv] = call.arguments;
@@ -69,7 +69,7 @@ class KernelMath final : public Math {
       call.apply([&](const auto&... of) { kernels(launcher, of...); });
     };
     if constexpr (kMayUseCudnn) {
-      cuda_stream(stream).launch([this, of_cudnn, issue, workspace = workspaces_.of(stream)](CudaStreamHandle handle) {
+      cuda_stream(stream).launch([this, of_cudnn, issue, workspace = workspaces_.of(cuda_stream(stream))](CudaStreamHandle handle) {
         backend_.cudnn().run(of_cudnn, handle, workspace.room,
                              [&] { issue(backend_.launcher(Call::kName, handle, workspace)); });
       });
@@ -80,7 +80,7 @@ class KernelMath final : public Math {
 
   template <class Issue>
   void launch(const char* operation, Stream& stream, Issue issue) {
-    cuda_stream(stream).launch([this, operation, workspace = workspaces_.of(stream), issue = std::move(issue)](
+    cuda_stream(stream).launch([this, operation, workspace = workspaces_.of(cuda_stream(stream)), issue = std::move(issue)](
                                    CudaStreamHandle handle) { issue(backend_.launcher(operation, handle, workspace)); });
   }
 
@@ -105,7 +105,7 @@ class KernelMath final : public Math {
   }
 
   void expect_no_fault(Stream& stream, Fault fault, const char* what, std::int64_t vocabulary) {
-    cuda_stream(stream).expect([word = workspaces_.of(stream).fault(fault), what, vocabulary] {
+    cuda_stream(stream).expect([word = workspaces_.of(cuda_stream(stream)).fault(fault), what, vocabulary] {
       const FaultWord found = std::exchange(*static_cast<volatile FaultWord*>(word), FaultWord{0});
       if (found == 0) return;
       throw std::out_of_range(std::string(what) + " " + std::to_string(fault_value(found)) + " at " +
