@@ -27,14 +27,15 @@ struct ProductKey {
 std::string to_string(
     const ProductKey& key);  // "[4096, 1024] = bf16 [4096, 512] · [1024, 512]ᵀ + bias, to fp32, aligned to 16"
 
-// The key under which a product shares its algorithm with others. Numbers of tokens over 128 are rounded up to a multiple of it,
-// because experts get another number in each step: tokens are the rows of an a that is not transposed, and the inner dimension of
-// aᵀ · b. A product that is added to c sums its terms like one that is not, so that it makes no difference who adds.
+// The key under which a product shares its algorithm with others. Numbers of tokens over 128 are rounded up to a multiple of
+// it, because experts get another number in each step: tokens are the rows of an a that is not transposed, and the inner
+// dimension of aᵀ · b. A product that is added to c sums its terms like one that is not, so that it makes no difference who
+// adds.
 ProductKey shared_key(ProductKey key);
 
 // Whether the sum over k may be split in parts, which are added afterwards. cuBLASLt 13.1.1 leaves out the last k % 64 terms of
-// some split sums without an error (github.com/facebookexperimental/triton, #2767), and rounds a split sum before it adds a bias
-// (github.com/pytorch/pytorch, #180875).
+// some split sums without an error (github.com/facebookexperimental/triton, #2767), and rounds a split sum before it adds a
+// bias (github.com/pytorch/pytorch, #180875).
 constexpr bool may_split(const ProductKey& key) { return key.k % 128 == 0 && !key.bias && !key.up_to; }
 // Whether a split is worth it: one block for each tile of 128 × 128 elements leaves most of a GPU idle.
 constexpr bool has_few_tiles(const ProductKey& key) { return (key.m + 127) / 128 * ((key.n + 127) / 128) < 64; }

@@ -15,8 +15,10 @@
 namespace terrace {
 namespace {
 
-constexpr int kNoDevice = 100;           // CUDA_ERROR_NO_DEVICE
-constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+constexpr int kNoDevice = 100;  // CUDA_ERROR_NO_DEVICE
+// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, MULTIPROCESSOR_COUNT, CLOCK_RATE (kHz), MEMORY_CLOCK_RATE (kHz; two
+// transfers a cycle), GLOBAL_MEMORY_BUS_WIDTH (bits)
+constexpr int kMajor = 75, kMinor = 76, kMultiprocessors = 16, kClock = 13, kMemoryClock = 36, kBusWidth = 37;
 
 // The few calls of the driver (cuda.h) that are needed to list the GPUs. The driver stays loaded, because it does not support
 // unloading.
@@ -57,9 +59,19 @@ GpuInfo look_at(const Driver& driver, int index) {
   if (driver.call("cuDeviceGetPCIBusId", text.data(), static_cast<int>(text.size()), device) == 0) {
     gpu.pci_bus_id = text.data();
     gpu.numa_node = machine::numa_node_of_pci(gpu.pci_bus_id);
+    gpu.link_bytes_s = machine::link_of_pci(gpu.pci_bus_id).bytes_s();
   }
+  if (std::array<unsigned char, 16> uuid{}; driver.call("cuDeviceGetUuid_v2", &uuid, device) == 0)
+    gpu.uuid = fmt::format("{:02x}", fmt::join(uuid, ""));
   driver.call("cuDeviceGetAttribute", &gpu.compute_major, kMajor, device);
   driver.call("cuDeviceGetAttribute", &gpu.compute_minor, kMinor, device);
+  driver.call("cuDeviceGetAttribute", &gpu.multiprocessors, kMultiprocessors, device);
+  int clock_khz = 0, memory_khz = 0, bus_bits = 0;
+  driver.call("cuDeviceGetAttribute", &clock_khz, kClock, device);
+  driver.call("cuDeviceGetAttribute", &memory_khz, kMemoryClock, device);
+  driver.call("cuDeviceGetAttribute", &bus_bits, kBusWidth, device);
+  gpu.clock_hz = clock_khz * 1e3;
+  gpu.memory_bytes_s = 2 * memory_khz * 1e3 * bus_bits / 8;
   return gpu;
 }
 

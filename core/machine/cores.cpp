@@ -53,11 +53,11 @@ void stay_on(const std::vector<int>& cores) {
 
 }  // namespace
 
-std::vector<int> allowed_cores() {
+std::vector<int> allowed_cores(int process) {
   for (int count = kLeastMask; count <= kMostCores; count *= 2) {
     const Mask mask(count);
     if (!mask.set) break;
-    if (sched_getaffinity(0, mask.bytes, mask.set.get()) == 0) {
+    if (sched_getaffinity(process, mask.bytes, mask.set.get()) == 0) {
       std::vector<int> cores;
       for (int core = 0; core < count; ++core)
         if (CPU_ISSET_S(static_cast<std::size_t>(core), mask.bytes, mask.set.get())) cores.push_back(core);

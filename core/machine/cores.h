@@ -9,8 +9,8 @@
 
 namespace terrace::machine {
 
-// The cores on which the calling thread may run, ascending.
-std::vector<int> allowed_cores();
+// The cores on which a process may run, ascending; 0: the calling thread. Empty: there is no such process.
+std::vector<int> allowed_cores(int process = 0);
 // The allowed cores of the node. Empty if no node is given (-1), the kernel does not know the node, or it has all allowed
 // cores.
 std::vector<int> cores_of_numa_node(int node, const std::filesystem::path& root = "/");  // tests give another root for /sys

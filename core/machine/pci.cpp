@@ -4,19 +4,53 @@
 #include <cctype>
 #include <fstream>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include <terrace/core/machine/machine.h>
 
 namespace terrace::machine {
 
-int numa_node_of_pci(std::string bus_id, const std::filesystem::path& root) {
+namespace {
+
+std::filesystem::path folder_of(std::string bus_id, const std::filesystem::path& root) {
   std::ranges::transform(bus_id, bus_id.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   // Some drivers write the domain with eight digits, the kernel with four.
   constexpr std::string_view kLongDomain = "0000";
   if (bus_id.size() == std::string_view("00000000:17:00.0").size() && bus_id.starts_with(kLongDomain)) {
     bus_id.erase(0, kLongDomain.size());
   }
-  std::ifstream file(root / "sys/bus/pci/devices" / bus_id / "numa_node");
+  return root / "sys/bus/pci/devices" / bus_id;
+}
+
+double number_in(const std::filesystem::path& file) {
+  double number = 0;
+  return std::ifstream(file) >> number ? number : 0;
+}
+
+PciLink most_of(const std::filesystem::path& end) {
+  return {number_in(end / "max_link_speed") * 1e9, static_cast<int>(number_in(end / "max_link_width"))};
+}
+
+}  // namespace
+
+double PciLink::bytes_s() const {
+  const double of_bits = transfers_s <= 5e9 ? 8.0 / 10 : 128.0 / 130;
+  return transfers_s * of_bits / 8 * lanes;
+}
+
+PciLink link_of_pci(std::string bus_id, const std::filesystem::path& root) {
+  std::error_code error;
+  const auto device = std::filesystem::canonical(folder_of(std::move(bus_id), root), error);
+  if (error) return {};
+  auto link = most_of(device);
+  const auto port = most_of(device.parent_path());
+  if (port.lanes != 0) link = {std::min(link.transfers_s, port.transfers_s), std::min(link.lanes, port.lanes)};
+  return link.transfers_s == 0 ? PciLink{} : link;
+}
+
+int numa_node_of_pci(std::string bus_id, const std::filesystem::path& root) {
+  std::ifstream file(folder_of(std::move(bus_id), root) / "numa_node");
   int node = -1;
   if (!(file >> node)) return -1;
   return node < read_topology(root).numa_nodes ? node : -1;

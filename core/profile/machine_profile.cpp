@@ -197,6 +197,22 @@ double measure_matmul(Device& device, DType dtype, std::int64_t n, double second
   return median(rates);
 }
 
+// The edge of a product that keeps a GPU busy: twice as long until it takes milliseconds.
+std::int64_t edge_for(Device& device, DType dtype, std::int64_t least, std::int64_t most) {
+  constexpr double kBusyForS = 5e-3;
+  const auto stream = device.make_stream("profile");
+  for (auto n = least; n < most; n *= 2) {
+    Product product(device, dtype, n);
+    product.submit(*stream);  // the first one builds the kernel
+    stream->synchronize();
+    const auto begin = now_ns();
+    product.submit(*stream);
+    stream->synchronize();
+    if (seconds_since(begin) > kBusyForS) return n;
+  }
+  return most;
+}
+
 // Runs products on a separate stream while something else runs, as in a step that computes and moves data at the same time.
 class Background {
  public:
@@ -401,16 +417,18 @@ MachineProfile measure_machine(Device& device, const std::vector<fs::path>& nvme
   measure_disk(profile, *host, nvme_paths, 0.4 * seconds);
   measure_copy(profile, *host, 0.1 * seconds);
   profile.memory_stream = measure_update(pool, host->memory(), 0.1 * seconds);
-  std::int64_t large = 1024, large_fp64 = 256;
+  const auto measure = [&](DType dtype, std::int64_t least, std::int64_t most, double share) {
+    const auto edge = profile.separate_device() ? edge_for(device, dtype, least, most) : least;
+    return measure_matmul(device, dtype, edge, share * seconds);
+  };
   if (profile.separate_device()) {
     profile.upload = measure_link(device, true, 0.05 * seconds);
     profile.download = measure_link(device, false, 0.05 * seconds);
     profile.device_stream = measure_device_stream(device, 0.05 * seconds);
-    large = 8192, large_fp64 = 2048;  // a GPU is busy only with large products
   }
-  profile.matmul_fp32 = measure_matmul(device, DType::fp32, large, 0.15 * seconds);
-  profile.matmul_bf16 = measure_matmul(device, DType::bf16, large, 0.15 * seconds);
-  profile.matmul_fp64 = measure_matmul(device, DType::fp64, large_fp64, 0.1 * seconds);
+  profile.matmul_fp32 = measure(DType::fp32, 1024, 8192, 0.15);
+  profile.matmul_bf16 = measure(DType::bf16, 1024, 8192, 0.15);
+  profile.matmul_fp64 = measure(DType::fp64, 256, 2048, 0.1);
   profile.threads = pool.threads();
   profile.measured_at = utc_now();
   return profile;

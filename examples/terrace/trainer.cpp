@@ -39,10 +39,12 @@
 #include <terrace/examples/terrace/metrics/prometheus_sink.h>
 #include <terrace/examples/terrace/metrics/step_metrics.h>
 #include <terrace/examples/terrace/plan/device.h>
+#include <terrace/examples/terrace/plan/measure.h>
 #include <terrace/examples/terrace/plan/pipeline_setup.h>
 #include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/examples/terrace/ranks/agree_on_resume.h>
 #include <terrace/examples/terrace/ranks/agreed_plan.h>
+#include <terrace/examples/terrace/ranks/own_gpus.h>
 #include <terrace/examples/terrace/ranks/rank_log.h>
 #include <terrace/examples/terrace/ranks/ranks.h>
 #include <terrace/examples/terrace/ranks/team.h>
@@ -453,6 +455,8 @@ Exit train_rank(const RunConfig& given, Team& team) {
   std::optional<DataContent> content;
   std::optional<RunDir> dir;
   // All checks come before the directory is touched.
+  demand_own_gpus(config, team);
+  team.together([&] { measure_before_first_run(config); });
   team.together([&] {
     make_token_files(config);
     if (team.first() && config.found.chooses_batch)

@@ -117,8 +117,8 @@ TEST_F(MatmulTest, AddsTheProductAndThenTheBias) {
   }
 }
 
-// No term of a long sum is left out. On one GPU, cuBLASLt 13.1.1 left out the last 8 of these inner dimensions for outputs of 8 ×
-// 1 to 128 × 128, if it chose an algorithm that splits the sum in 10 (github.com/facebookexperimental/triton, #2767).
+// No term of a long sum is left out. On one GPU, cuBLASLt 13.1.1 left out the last 8 of these inner dimensions for outputs of 8
+// × 1 to 128 × 128, if it chose an algorithm that splits the sum in 10 (github.com/facebookexperimental/triton, #2767).
 TEST_F(MatmulTest, AllOnesCountTheInnerDimension) {
   const auto ones = [](Shape shape) {
     Tensor t(DType::bf16, std::move(shape));

@@ -69,10 +69,11 @@ class KernelMath final : public Math {
       call.apply([&](const auto&... of) { kernels(launcher, of...); });
     };
     if constexpr (kMayUseCudnn) {
-      cuda_stream(stream).launch([this, of_cudnn, issue, workspace = workspaces_.of(cuda_stream(stream))](CudaStreamHandle handle) {
-        backend_.cudnn().run(of_cudnn, handle, workspace.room,
-                             [&] { issue(backend_.launcher(Call::kName, handle, workspace)); });
-      });
+      cuda_stream(stream).launch(
+          [this, of_cudnn, issue, workspace = workspaces_.of(cuda_stream(stream))](CudaStreamHandle handle) {
+            backend_.cudnn().run(of_cudnn, handle, workspace.room,
+                                 [&] { issue(backend_.launcher(Call::kName, handle, workspace)); });
+          });
     } else {
       launch(Call::kName, stream, issue);
     }

@@ -83,8 +83,7 @@ class AllBench final : public bench::Bench {
     session.progress("measuring the machine profile …");
     ThreadPool pool(0);
     const auto profile = measure_machine(*make_device(config_, pool), {path_}, kProfile_s);
-    const auto file = config_.plan.machine_profile.empty() ? default_profile_path(config_.device_name())
-                                                           : std::filesystem::path(config_.plan.machine_profile);
+    const auto file = profile_file(config_);
     save_profile(profile, file);
     session.machine("profile", file.string());
     session.note(fmt::format("\nthe machine profile was saved as {}; terrace plan uses it", file.string()));

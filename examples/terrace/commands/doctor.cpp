@@ -1,7 +1,6 @@
 #include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/commands/doctor.h>
 #include <terrace/examples/terrace/config/exit_codes.h>
-#include <terrace/examples/terrace/plan/device.h>
 
 #include <dlfcn.h>
 #include <sys/resource.h>
@@ -26,6 +25,7 @@
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/core/machine/machine.h>
 #include <terrace/examples/terrace/cli/build_facts.h>
+#include <terrace/examples/terrace/plan/measure.h>
 #include <terrace/offload/io/io_engine.h>
 
 namespace terrace::cli {
@@ -33,8 +33,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Status = Finding::Status;
-
-constexpr double kMeasureSeconds = 10;
 
 // Opens a library that may be absent, and closes it again.
 class Library {
@@ -123,8 +121,7 @@ Finding examine_cudnn() {
 }
 
 Finding examine_profile(const RunConfig& config) {
-  const fs::path file =
-      config.plan.machine_profile.empty() ? default_profile_path(config.device_name()) : fs::path(config.plan.machine_profile);
+  const auto file = profile_file(config);
   const std::string mend = "terrace doctor --measure --nvme-path DIR";
   std::error_code error;
   if (!fs::exists(file, error)) {
@@ -144,32 +141,6 @@ Finding examine_profile(const RunConfig& config) {
     const std::string why = e.what();
     return {Status::warn, "machine profile", why.substr(0, why.find('\n')), mend};
   }
-}
-
-// Keeps the old measurement of the disk if there is no new one.
-void keep_disk(const fs::path& file, MachineProfile& profile) {
-  std::error_code error;
-  if (!fs::exists(file, error)) return;
-  try {
-    copy_disk(load_profile(file), profile);
-  } catch (const Error&) {  // the file is replaced anyway
-  }
-}
-
-void measure_and_save(const RunConfig& config) {
-  auto pool = make_pool(config);
-  const fs::path file =
-      config.plan.machine_profile.empty() ? default_profile_path(config.device_name()) : fs::path(config.plan.machine_profile);
-  std::error_code error;
-  if (file.has_parent_path()) fs::create_directories(file.parent_path(), error);
-  if (error)
-    throw Error(
-        fmt::format("the machine profile cannot be saved, because {} cannot be created: {}\n  give --machine-profile a "
-                    "file in a folder that can be written, here and to plan and train; or set XDG_CACHE_HOME",
-                    file.parent_path().string(), describe_errno(error.value())));
-  auto profile = measure_machine(*make_device(config, pool), config.memory.nvme_path, kMeasureSeconds);
-  if (profile.disk_assumed) keep_disk(file, profile);
-  save_profile(profile, file);
 }
 
 }  // namespace

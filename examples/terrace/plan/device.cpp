@@ -16,16 +16,25 @@
 #include <terrace/core/device/cuda.h>
 #include <terrace/core/machine/cores.h>
 #include <terrace/core/math/product_group.h>
+#include <terrace/core/profile/gpu_rates.h>
 #include <terrace/core/profile/profile_algorithms.h>
 #include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/base/launched.h>
+#include <terrace/examples/terrace/plan/measure.h>
 #include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/parallel/comm/between_machines.h>
 
 namespace terrace::cli {
 namespace {
 
+// Slurm (--gpus-per-task=1) and wrapper scripts show each rank a GPU of its own, which is the first one there.
+bool sees_only_its_own_gpu() {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return launched() && visible && *visible != '\0' && std::string_view(visible).find(',') == std::string_view::npos;
+}
+
 int gpu_index(const RunConfig& c, std::int64_t local_rank) {
+  if (sees_only_its_own_gpu()) local_rank = 0;
   int index = 0;
   const std::string_view digits = std::string_view(c.device_name()).substr(std::string_view("cuda:").size());
   std::from_chars(digits.data(), digits.data() + digits.size(), index);
@@ -37,6 +46,8 @@ GpuSearch gpus_for(const RunConfig& c) {
   prepare_cuda(c.parallel.ranks() > 1 || launched());  // the number of data ranks may not be known yet
   return find_gpus();
 }
+
+}  // namespace
 
 GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
   const auto found = gpus_for(c);
@@ -61,9 +72,7 @@ GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
   return found.gpus[index];
 }
 
-std::filesystem::path profile_file(const RunConfig& c) {
-  return c.plan.machine_profile.empty() ? default_profile_path(c.device_name()) : std::filesystem::path(c.plan.machine_profile);
-}
+namespace {
 
 // Returns nothing if the profile cannot be read; warning_of_profile() says so.
 std::string machine_algorithms(const RunConfig& c) try {
@@ -107,7 +116,7 @@ bool has_gpu_of_nvidia() {
 std::string why_no_gpu(const GpuSearch& found, std::int64_t ranks_here) {
   constexpr int kLeastMajor = 8;  // the oldest that the kernels are built for
   if (found.gpus.empty()) return found.why_none;
-  if (std::ssize(found.gpus) < ranks_here)
+  if (std::ssize(found.gpus) < ranks_here && !sees_only_its_own_gpu())
     return fmt::format("{} ranks need a GPU each, and there {} {}", ranks_here, found.gpus.size() == 1 ? "is" : "are",
                        found.gpus.size());
   for (const auto& gpu : found.gpus)
@@ -229,13 +238,23 @@ MachineProfile load_measured(const std::filesystem::path& file) try {
   throw Error(e.refusal().why + "\n  run terrace doctor --measure --nvme-path DIR, or give another --machine-profile", e);
 }
 
+// For a machine that was not measured, or is not here.
+MachineProfile assumed_profile(const RunConfig& c) {
+  MachineProfile assumed;
+  assumed.device = c.device_name();
+  if (!c.on_gpu()) return assumed;
+  const auto gpus = gpus_for(c).gpus;
+  const auto index = static_cast<std::size_t>(gpu_index(c, c.found.local_rank));
+  profile::assume_rates_of(index < gpus.size() ? gpus[index] : GpuInfo{}, assumed);
+  return assumed;
+}
+
 struct FoundProfile {
   MachineProfile profile;
   std::string unreadable = {};  // why a saved profile does not count
 };
 FoundProfile find_profile(const RunConfig& c) {
-  MachineProfile assumed;
-  assumed.device = c.device_name();
+  auto assumed = assumed_profile(c);
   assumed.links = links_of(c);
   const bool named = !c.plan.machine_profile.empty();
   const auto file = profile_file(c);

@@ -1,5 +1,5 @@
 // The device of a run: cpu, or a GPU by its number. If several ranks share a machine, the number is the GPU of the first rank,
-// and the other ranks take the next GPUs.
+// and the other ranks take the next GPUs; a rank to which its launcher shows one GPU only takes that one.
 //
 // Threads: any. Errors: Error(ErrorKind::missing) for an absent device.
 #pragma once
@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include <terrace/core/device/cuda.h>
 #include <terrace/core/device/device.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/core/machine/machine.h>
@@ -20,6 +21,7 @@ namespace terrace::cli {
 void find_device(RunConfig& config, std::int64_t ranks_here);
 bool has_gpus(const RunConfig& config);       // whether this machine has any, even if the run cannot use them
 void demand_device(const RunConfig& config);  // throws if a GPU of this machine's ranks is absent
+GpuInfo find_gpu(const RunConfig& config, std::int64_t local_rank);
 // `algorithms`: the choices that an earlier part of the run recorded. The machine profile decides the others.
 std::unique_ptr<Device> make_device(const RunConfig& config, ThreadPool& pool, const std::string& algorithms = {});
 // A pool of `--threads` threads. With a GPU, they run on the cores of its NUMA node, whose memory is its host memory.

@@ -7,13 +7,15 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
-#include <terrace/core/machine/machine.h>
+#include <terrace/core/base/notice.h>
 #include <terrace/examples/terrace/base/launched.h>
 #include <terrace/examples/terrace/plan/device.h>
 #include <terrace/examples/terrace/plan/setup.h>
+#include <terrace/examples/terrace/ranks/rank_cores.h>
 #include <terrace/parallel/comm/mpi/mpi.h>
 #include <terrace/parallel/comm/rank_failed.h>
 #include <terrace/parallel/comm/threads/run_ranks.h>
@@ -23,10 +25,12 @@
 namespace terrace::cli {
 namespace {
 
-// Ranks of one machine share its cores.
-void share_cores(RunConfig& c, std::int64_t ranks) {
+void share_cores(RunConfig& c, std::int64_t ranks, const std::optional<Launched>& place) {
   c.found.local_ranks = ranks;
-  if (c.run.threads == 0 && ranks > 1) c.run.threads = usual_threads(c, static_cast<int>(read_topology().cores / ranks));
+  if (c.run.threads != 0 || ranks <= 1) return;
+  const auto cores = rank_cores(place.has_value());
+  c.run.threads = usual_threads(c, cores_of_rank(cores, ranks));
+  if (const auto warning = warning_of_binding(cores, ranks); warning && place && place->rank == 0) base::warn(*warning);
 }
 
 CommunicatorOptions options_of(const RunConfig& c) {
@@ -162,7 +166,7 @@ Exit train_ranks(RunConfig config) {
                             describe_left_over()),
                 error);
   }
-  share_cores(config, place ? place->local_ranks : ranks);
+  share_cores(config, place ? place->local_ranks : ranks, place);
   if (place) config.found.local_rank = place->local_rank;
   demand_device(config);
   if (place) return train_process(config, *place);

@@ -17,6 +17,18 @@ namespace fs = std::filesystem;
 
 class WithGpu : public Cli {
  protected:
+  // Measured before, so that no test waits for it.
+  void SetUp() override {
+    Cli::SetUp();
+    for (const auto* const device : {"cuda:0", "cuda:1"}) {
+      MachineProfile profile;
+      profile.device = device;
+      auto name = fmt::format("machine-{}.json", device);
+      name.replace(name.find(':'), 1, "-");
+      fs::create_directories(at("cache/terrace"));
+      save_profile(profile, at("cache/terrace") / name);
+    }
+  }
   // Runs terrace WORDS… with the fakes, and `more` in the environment.
   [[nodiscard]] Outcome with_gpu(Words words, const std::map<std::string, std::string>& more = {}) const {
     auto started = launch(std::move(words));
@@ -31,6 +43,40 @@ TEST_F(WithGpu, DoctorSaysWhichThereAre) {
   const auto outcome = with_gpu({"doctor", "--device", "cuda:0"}, {{"TERRACE_FAKE_GPUS", "2"}});
   EXPECT_EQ(0, outcome.exit) << outcome.described;
   EXPECT_THAT(outcome.out, HasSubstr("2 GPUs; cuda:0 Imaginary H0, 3.00 GiB, compute capability 9.1; cuda:1 Imaginary H1"));
+}
+
+TEST_F(WithGpu, TheFirstRunMeasuresTheMachine) {
+  const auto measuring = HasSubstr("measuring cuda:0 and this machine once");
+  const auto train = [&](const std::string& run) {
+    const auto outcome = with_gpu(tiny("train", {"--device", "cuda:0", "--out-dir", run}),
+                                  {{"XDG_CACHE_HOME", at("fresh").string()}, {"TERRACE_FAKE_GPUS", "1"}});
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    return outcome;
+  };
+  const auto first = train("first");
+  EXPECT_THAT(first.err, measuring);
+  const auto profile = load_profile(at("fresh/terrace/machine-cuda-0.json"));
+  EXPECT_EQ("cuda:0", profile.device);
+  EXPECT_NE("", profile.measured_at);
+  const auto second = train("second");
+  EXPECT_THAT(second.err, Not(measuring));
+  EXPECT_EQ(weights_of(first), weights_of(second));
+  // A machine that cannot keep the rates still trains.
+  scratch_.write("no_folder", "a file");
+  const auto kept_nowhere =
+      with_gpu(tiny("train", {"--device", "cuda:0", "--out-dir", "third"}), {{"XDG_CACHE_HOME", at("no_folder").string()}});
+  EXPECT_EQ(0, kept_nowhere.exit) << kept_nowhere.described;
+  EXPECT_THAT(kept_nowhere.err, HasSubstr("the plan assumes rates: the machine profile cannot be saved"));
+}
+
+// 39 TFLOP/s of a usual card, not the quarter of a processor.
+TEST_F(Cli, APlanForAGpuThatIsNotHereIsNoneForTheProcessor) {
+  const auto compute_s = [&](const Words& device) {
+    const auto plan = terrace(tiny("plan", Words{"--assumed-costs", "--json", "--device-memory", "1GiB"} + device));
+    EXPECT_EQ(0, plan.exit) << plan.described;
+    return nlohmann::json::parse(plan.out).at("floor_s").get<double>();
+  };
+  EXPECT_LT(20 * compute_s({"--device", "cuda:0"}), compute_s({"--device", "cpu"}));
 }
 
 TEST_F(WithGpu, DoctorSaysWhetherThereIsCudnn) {
@@ -223,10 +269,10 @@ TEST_F(WithAlgorithms, TheMachineProfileKeepsThemForNewRuns) {
 }
 
 TEST_F(WithAlgorithms, WithoutAProfileNothingIsKept) {
-  const auto outcome =
-      with_gpu(tiny("train", {"--device", "cuda:0"}), {{"TERRACE_FAKE_CUBLAS", "1"}, {"XDG_CACHE_HOME", at("cache").string()}});
+  const auto outcome = with_gpu(tiny("train", {"--device", "cuda:0", "--assumed-costs"}),
+                                {{"TERRACE_FAKE_CUBLAS", "1"}, {"XDG_CACHE_HOME", at("fresh").string()}});
   ASSERT_EQ(0, outcome.exit) << outcome.described;
-  EXPECT_FALSE(fs::exists(at("cache")));
+  EXPECT_FALSE(fs::exists(at("fresh")));
   EXPECT_TRUE(fs::exists(at("run/algorithms.txt")));
 }
 

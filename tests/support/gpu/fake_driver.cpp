@@ -1,6 +1,7 @@
 // A libcuda.so.1 for machines without one: the driver's calls that list the GPUs. Environment variables, read at each call, set
 // results: TERRACE_FAKE_GPUS (their number; 1), TERRACE_FAKE_DRIVER_VERSION (13000), TERRACE_FAKE_DRIVER_ERROR (of cuInit; 0),
-// TERRACE_FAKE_GPU_FREE_MIB (default: all of it).
+// TERRACE_FAKE_GPU_FREE_MIB (default: all of it). CUDA_VISIBLE_DEVICES=K shows the K-th alone.
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -36,11 +37,16 @@ int cuDriverGetVersion(int* version) {
   return 0;
 }
 int cuDeviceGetCount(int* count) {
-  *count = number("TERRACE_FAKE_GPUS", 1);
+  *count = number("CUDA_VISIBLE_DEVICES", -1) >= 0 ? 1 : number("TERRACE_FAKE_GPUS", 1);
   return 0;
 }
 int cuDeviceGet(int* device, int index) {
-  *device = index;
+  *device = number("CUDA_VISIBLE_DEVICES", index);
+  return 0;
+}
+int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {
+  std::fill_n(uuid, 16, static_cast<unsigned char>(0));
+  uuid[0] = static_cast<unsigned char>(device);
   return 0;
 }
 int cuDeviceGetName(char* name, int bytes, int device) { return write(name, bytes, "Imaginary H", device); }
@@ -72,7 +78,8 @@ int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   return 0;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  *value = attribute == 75 ? 9 : 1;
+  // A slow card with 9.1 of one multiprocessor at 100 MHz, and 4,096 bits of memory at 2.4 GHz.
+  *value = attribute == 75 ? 9 : attribute == 13 ? 100'000 : attribute == 36 ? 2'400'000 : attribute == 37 ? 4096 : 1;
   return 0;
 }
 int cuGetErrorName(int, const char** name) {
