@@ -47,7 +47,7 @@ Model make_transformer(Transformer transformer) {
   checked(transformer);
   demand_twins(transformer);
   auto& place = transformer.place;
-  place.zigzag = place.ring > 1 && !place.two_rings && transformer.window.none();
+  place.zigzag = place.ring > 1 && !place.two_rings && transformer.window.is_usual();
   Model model{
       .family = transformer.name, .dtype = transformer.dtype, .width = transformer.hidden, .layers = {}, .place = place};
   model.layers.push_back(std::make_unique<Embedding>(transformer));

@@ -13,6 +13,8 @@
 
 namespace terrace {
 
+using Tensors = std::span<const TensorView>;
+
 struct BatchShape {
   std::int64_t batch = 0, seq = 0;  // sequences in a micro-batch, positions of a sequence on this rank
   [[nodiscard]] std::int64_t tokens() const { return batch * seq; }
@@ -40,17 +42,17 @@ struct LayerContext {
 // The tensors of a call; all contiguous. A tensor that the phase does not use is empty. If a parameter is cut into tiles, its
 // tensor is the phase's tile.
 struct LayerTensors {
-  std::span<const TensorView> weights;  // in params() order, compute dtype
+  Tensors weights;  // in params() order, compute dtype
   // In params() order, gradient dtype; empty in forward. An empty view: the parameter is frozen, and nothing is computed for
   // it.
-  std::span<const TensorView> gradients;
+  Tensors gradients;
   Accumulate accumulate = Accumulate::no;  // into gradients: no for the first micro-batch
   TensorView x, y;                         // input and output; x is empty for the first layer, y for the last
-  std::span<const TensorView> saved;       // in saved() order: written by forward, read by backward; in a generation, the cache
-  TensorView dy, dx;                       // backward: gradients of y and of x (overwritten); dx is empty if x is, dy if y is
-  TensorView dskip = {};                   // input half of a layer with a skip: gradient of ctx.skip (overwritten)
-  std::span<const TensorView> carried;     // in carried() order: written by Half::input, read by Half::weight
-  std::span<const TensorView> work = {};   // in the order of the call's work()
+  Tensors saved;          // in the order of LayerFacts::saved: written by forward, read by backward; in a generation, the cache
+  TensorView dy, dx;      // backward: gradients of y and of x (overwritten); dx is empty if x is, dy if y is
+  TensorView dskip = {};  // input half of a layer with a skip: gradient of ctx.skip (overwritten)
+  Tensors carried;        // in the order of LayerFacts::carried: written by Half::input, read by Half::weight
+  Tensors work = {};      // in the order of the call's work()
 };
 
 }  // namespace terrace

@@ -64,6 +64,19 @@ struct PhaseExchange {
   std::optional<Told> told = {};
 };
 
+// Of whole tensors, `each` elements of a member after those of the one before it.
+inline PhaseExchange all_gather(const mesh::Members& members, PhaseTensor from, PhaseTensor to, std::int64_t each,
+                                std::int64_t ranks) {
+  return {members, from, to, {each}, {each * ranks}, comm::Operation::all_gather};
+}
+inline PhaseExchange reduce_scatter(const mesh::Members& members, PhaseTensor from, PhaseTensor to, std::int64_t each,
+                                    std::int64_t ranks) {
+  return {members, from, to, {each * ranks}, {each}, comm::Operation::reduce_scatter};
+}
+inline PhaseExchange all_reduce(const mesh::Members& members, PhaseTensor from, PhaseTensor to, std::int64_t elements) {
+  return {members, from, to, {elements}, {elements}, comm::Operation::all_reduce};
+}
+
 // A tensor of the call's work(), and how a phase uses it. The work() tensors of a PhaseExchange need no entry here. If an
 // exchange uses a tensor of saved() or carried(), the phase must set that member.
 struct PhaseWork {

@@ -18,6 +18,7 @@
 namespace terrace::test {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 // An environment variable that is set during the object's lifetime.
@@ -126,7 +127,6 @@ TEST(FindGpus, WithoutOneACudaDeviceIsMissingHardware) {
 }
 
 TEST(NumaNodeOfPci, IsTheKernels) {
-  namespace fs = std::filesystem;
   const auto root = fs::path(testing::TempDir()) / ("terrace-pci-" + std::to_string(getpid()));
   for (const auto* const node : {"node0", "node1"}) fs::create_directories(root / "sys/devices/system/node" / node);
   const auto put = [&](const std::string& device, const std::string& text) {

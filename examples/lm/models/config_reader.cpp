@@ -11,7 +11,7 @@
 #include <terrace/examples/lm/models/activation_name.h>
 #include <terrace/examples/lm/models/harmless_keys.h>
 #include <terrace/examples/lm/models/rope_scaling.h>
-#include <terrace/parallel/layers/parts/pattern.h>
+#include <terrace/parallel/layers/parts/block_pattern.h>
 
 namespace terrace::lm {
 namespace {
@@ -262,7 +262,7 @@ std::optional<layers::RotatedBlocks> ConfigReader::rotated_blocks(const RotaryPo
     refuse(fmt::format("{} is {}, which is no list of 0 and 1 for each of {} layers", key, shown(*list), blocks),
            "mend the file");
   for (const auto& flag : *list) rotated.push_back(flag == 1);
-  return layers::RotatedBlocks(std::move(rotated));
+  return layers::RotatedBlocks(layers::shortest_pattern(std::move(rotated)));
 }
 
 // In newer files, layer_types names the type of every layer, and only sliding_attention layers have the window.

@@ -13,7 +13,7 @@
 
 #include <terrace/core/math/dtype.h>
 #include <terrace/examples/lm/models/family.h>
-#include <terrace/parallel/layers/parts/rotated_blocks.h>
+#include <terrace/parallel/layers/parts/block_pattern.h>
 #include <terrace/parallel/layers/parts/transformer.h>
 #include <terrace/parallel/mesh/model_rank.h>
 

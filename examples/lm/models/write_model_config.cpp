@@ -54,7 +54,7 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   if (config.experts.count > 0 && config.experts.shared > 0) refuse("shared experts", "leave --shared-experts out");
   if (config.experts.count > 0 && !config.experts.renormalise && (*file.renormalise).empty())
     refuse("gates that do not add up to 1", "give --model qwen3_moe, or leave --router-gates out");
-  if (!config.window.none() && (*file.window.size).empty())
+  if (!config.window.is_usual() && (*file.window.size).empty())
     refuse("a sliding window", "give --model mistral, which has one, or leave --window out");
   const auto* const rotary = rotary_positions(family);
   std::vector<std::int64_t> windows;
@@ -99,7 +99,7 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
     refuse(fmt::format("{} factors of positions, where hidden / heads has {} pairs", config.rope_scaling.near.size(), pairs),
            "leave --head-dim out, or give --model llama");
   const auto blocks = config.rotated_blocks.value_or(layers::RotatedBlocks());
-  if (rotary && (*rotary->blocks_key).empty() && !blocks.all())
+  if (rotary && (*rotary->blocks_key).empty() && !blocks.is_usual())
     refuse("blocks that rotate nothing", "give --model smollm3, or leave --rope-layers out");
   json out = base.is_object() ? language_model_in(base) : json::object();
   out["architectures"] = {*file.architecture};

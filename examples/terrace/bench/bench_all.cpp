@@ -13,6 +13,7 @@
 #include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/bench/bench_table.h>
 #include <terrace/examples/terrace/plan/device.h>
+#include <terrace/examples/terrace/plan/measure.h>
 
 namespace terrace::cli {
 namespace {

@@ -121,7 +121,7 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
   degrees.micro_batches = static_cast<int>(p.dp * c.train.grad_accumulation);
   degrees.canonical_reduction = p.canonical_reduction;
   degrees.ring = p.cp_mode == ContextMode::both && p.cp > 1 ? static_cast<int>(p.cp_ring) : 0;
-  degrees.zigzag = p.ring() > 1 && p.cp_mode != ContextMode::two_rings && model.window.none();
+  degrees.zigzag = p.ring() > 1 && p.cp_mode != ContextMode::two_rings && model.window.is_usual();
   degrees.with = features_of(c, model);
   demand_degrees(degrees, layers::shape_of(model), ranks);
 }

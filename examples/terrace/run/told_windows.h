@@ -11,7 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <terrace/examples/terrace/config/run_config.h>
-#include <terrace/parallel/layers/parts/windows.h>
+#include <terrace/parallel/layers/parts/block_pattern.h>
 
 namespace terrace::cli {
 

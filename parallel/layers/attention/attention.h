@@ -6,7 +6,6 @@
 // Owner, threads, errors: as transformer_layer.h.
 #pragma once
 
-#include <terrace/parallel/layers/attention/attend.h>
 #include <terrace/parallel/layers/branch/residual_branch.h>
 
 namespace terrace::layers {
@@ -29,7 +28,12 @@ class Attention : public ResidualBranch {
   void rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const;
   // Rotates to, or back from, the positions of this rank's slice in their documents.
   void rotate_slice(LayerContext& ctx, TensorView qkv, bool inverse) const;
-  [[nodiscard]] SequenceAttention whole(const AttentionShape& shape) const { return {shape, window_}; }
+  // Within whole sequences, separately for each document (documents.h): as if it were alone, with nothing computed between
+  // documents. The log-sum-exps of a document are contiguous, [heads, positions]; documents follow in order.
+  void attend(LayerContext& ctx, const AttentionShape& shape, TensorView out, TensorView lse, TensorView qkv) const;
+  void attend_grad(LayerContext& ctx, const AttentionShape& shape, TensorView dqkv, TensorView dout, TensorView out,
+                   TensorView lse, TensorView qkv) const;
+  [[nodiscard]] double pairs_twice(std::int64_t seq) const;  // twice the keys that a query of a sequence meets on average
 
  private:
   static Parts parts_of(const Transformer& config, std::int64_t block);

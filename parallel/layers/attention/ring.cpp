@@ -118,22 +118,17 @@ std::vector<TensorSpec> Ring::work(LayerCall call, BatchShape shape) const {
 // A hop is issued before the attention that it overlaps with.
 void Ring::describe(CallSteps& steps, LayerCall call, BatchShape shape, const Find& find) const {
   const bool forward = call == LayerCall::forward;
-  const auto half = forward ? Half::both : Half::input;
   const auto last = hops(shape);
-  const auto elements = shape.tokens() * keys_row(here_);
+  const auto pass = [&](std::uint32_t from, std::uint32_t to, std::uint32_t places) {
+    const auto elements = shape.tokens() * keys_row(here_);
+    steps.exchange(forward ? Half::both : Half::input, hop_of(context_, first_ + from, first_ + to, places, elements));
+  };
   for (std::uint32_t i = 0; i <= last; ++i) {
-    if (i < last) steps.exchange(half, hop(keys_of(i), keys_of(i + 1), 1, elements));
+    if (i < last) pass(keys_of(i), keys_of(i + 1), 1);
     forward ? describe_attend(steps, shape, find, i) : describe_attend_grad(steps, shape, find, i);
-    if (forward) continue;
-    if (i > 0) describe_add(steps, shape, find, i);
-    if (i < last) steps.exchange(half, hop(gradient_of(i), gradient_of(i + 1), 1, elements));
+    if (!forward && i < last) pass(gradient_of(i), gradient_of(i + 1), 1);
   }
-  if (!forward && last > 0)  // the gradients go home
-    steps.exchange(half, hop(gradient_of(last), gradient_of(last + 1), context_.ring - last, elements));
-}
-
-PhaseExchange Ring::hop(std::uint32_t from, std::uint32_t to, std::uint32_t places, std::int64_t elements) const {
-  return hop_of(context_, first_ + from, first_ + to, places, elements);
+  if (!forward && last > 0) pass(gradient_of(last), gradient_of(last + 1), context_.ring - last);  // the gradients go home
 }
 
 void Ring::describe_attend(CallSteps& steps, BatchShape shape, const Find& find, std::uint32_t i) const {
@@ -152,9 +147,7 @@ void Ring::describe_attend_grad(CallSteps& steps, BatchShape shape, const Find& 
                           {first_ + (i == 0 ? std::uint32_t{kGradient} : kPart), Access::overwrite}},
                  .flops = 2 * products(shape, i)},
                 [=, this](LayerContext& ctx, const LayerTensors& t) { attend_grad(ctx, shape, find(t), i); });
-}
-
-void Ring::describe_add(CallSteps& steps, BatchShape shape, const Find& find, std::uint32_t i) const {
+  if (i == 0) return;
   steps.compute({.half = Half::input, .work = {{first_ + gradient_of(i), Access::update}, {first_ + kPart, Access::read}}},
                 [=, this](LayerContext& ctx, const LayerTensors& t) {
                   const auto row = keys_row(here_);
@@ -165,16 +158,15 @@ void Ring::describe_add(CallSteps& steps, BatchShape shape, const Find& find, st
 }
 
 std::vector<std::uint32_t> Ring::begins(LayerCall call) const {
-  if (call == LayerCall::forward) return {first_ + kKeys};
-  return {first_ + kKeys, first_ + kDattended};
+  return call == LayerCall::forward ? std::vector{first_ + kKeys} : std::vector{first_ + kKeys, first_ + kDattended};
 }
 
-void Ring::begin(LayerContext& ctx, const Tensors& t) const {
+void Ring::begin(LayerContext& ctx, const OfRing& t) const {
   const auto rows = t.qkv.shape[0], row = keys_row(here_);
   ctx.math.columns(ctx.stream, part(t.work[first_ + kKeys], 0, {rows, row}), 0, t.qkv, t.qkv.shape[1] - row, row);
 }
 
-TensorView Ring::gradient(BatchShape shape, const Tensors& t) const { return filled(shape, t, kDattended, queries_row(here_)); }
+TensorView Ring::gradient(BatchShape shape, const OfRing& t) const { return filled(shape, t, kDattended, queries_row(here_)); }
 
 TensorView Ring::rows_of(BatchShape shape, const TensorView& all, comm::Block sequences) {
   return row_slice(all, sequences.begin * shape.seq, sequences.count * shape.seq);
@@ -184,7 +176,7 @@ TensorView Ring::sums_of(BatchShape shape, const TensorView& lse, comm::Block se
 }
 
 // Every query sees its own position, so the own slice begins the sums of all queries.
-void Ring::attend(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const {
+void Ring::attend(LayerContext& ctx, BatchShape shape, const OfRing& t, std::uint32_t hops) const {
   const auto sum = filled(shape, t, kSum, queries_row(here_)), keys = filled(shape, t, keys_of(hops), keys_row(here_));
   std::int64_t begun = 0;
   for (const auto& meeting : meetings(context_.ring_rank(), shape, hops)) {
@@ -199,7 +191,7 @@ void Ring::attend(LayerContext& ctx, BatchShape shape, const Tensors& t, std::ui
   if (hops == this->hops(shape)) ctx.math.convert(ctx.stream, t.attended, sum);
 }
 
-void Ring::attend_grad(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const {
+void Ring::attend_grad(LayerContext& ctx, BatchShape shape, const OfRing& t, std::uint32_t hops) const {
   const auto to = filled(shape, t, hops == 0 ? std::uint32_t{kGradient} : kPart, keys_row(here_)),
              dqueries = filled(shape, t, kDqueries, queries_row(here_)),
              keys = filled(shape, t, keys_of(hops), keys_row(here_));
@@ -224,7 +216,7 @@ std::uint64_t Ring::end_bytes(BatchShape shape) const {
   return arena.peak_bytes();
 }
 
-void Ring::end(LayerContext& ctx, BatchShape shape, const Tensors& t, TensorView dqkv, ScratchArena& arena) const {
+void Ring::end(LayerContext& ctx, BatchShape shape, const OfRing& t, TensorView dqkv, ScratchArena& arena) const {
   std::int64_t column = 0;
   for (const auto& sum :
        {filled(shape, t, kDqueries, queries_row(here_)), filled(shape, t, last_gradient(shape), keys_row(here_))}) {

@@ -17,7 +17,6 @@
 
 #include <functional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include <terrace/parallel/layers/parts/transformer.h>
@@ -46,20 +45,20 @@ class Ring {
   [[nodiscard]] double forward_flops(BatchShape shape) const;
 
   // The tensors of a call. The rows of qkv begin with the queries and end with keys and values.
-  struct Tensors {
+  struct OfRing {
     TensorView qkv, lse, attended;
-    std::span<const TensorView> work;  // the layer's working tensors
+    Tensors work;  // the layer's working tensors
   };
   // begin() fills the working tensors that the phases start from; begins() names them for the layer's phase that calls it.
   [[nodiscard]] std::vector<std::uint32_t> begins(LayerCall call) const;
-  void begin(LayerContext& ctx, const Tensors& t) const;
-  [[nodiscard]] TensorView gradient(BatchShape shape, const Tensors& t) const;  // of the attention's result, in a backward
+  void begin(LayerContext& ctx, const OfRing& t) const;
+  [[nodiscard]] TensorView gradient(BatchShape shape, const OfRing& t) const;  // of the attention's result, in a backward
   // The phases of the ring, with the tensors that `find` takes from those of a call.
-  using Find = std::function<Tensors(const LayerTensors&)>;
+  using Find = std::function<OfRing(const LayerTensors&)>;
   void describe(CallSteps& steps, LayerCall call, BatchShape shape, const Find& find) const;
   // end() writes the gradient of qkv after the phases of a backward; ends() names the working tensors that it reads.
   [[nodiscard]] std::vector<PhaseWork> ends(BatchShape shape) const;
-  void end(LayerContext& ctx, BatchShape shape, const Tensors& t, TensorView dqkv, ScratchArena& arena) const;
+  void end(LayerContext& ctx, BatchShape shape, const OfRing& t, TensorView dqkv, ScratchArena& arena) const;
   [[nodiscard]] std::uint64_t end_bytes(BatchShape shape) const;  // scratch of end()
 
   // How often keys and values are passed on.
@@ -74,9 +73,6 @@ class Ring {
   // `hops`: those that the keys and values of a phase have made, including the phase itself if it is a hop.
   void describe_attend(CallSteps& steps, BatchShape shape, const Find& find, std::uint32_t hops) const;
   void describe_attend_grad(CallSteps& steps, BatchShape shape, const Find& find, std::uint32_t hops) const;
-  void describe_add(CallSteps& steps, BatchShape shape, const Find& find, std::uint32_t hops) const;
-  // Sends to the rank this many places ahead, and receives from the one as far behind.
-  [[nodiscard]] PhaseExchange hop(std::uint32_t from, std::uint32_t to, std::uint32_t places, std::int64_t elements) const;
   // A run of a rank's positions, which begins at `begin` in the sequence, against a run of another rank's positions.
   struct Meeting {
     AttentionBlock block;
@@ -92,13 +88,13 @@ class Ring {
   // The rows of some sequences, and their log-sum-exps.
   [[nodiscard]] static TensorView rows_of(BatchShape shape, const TensorView& all, comm::Block sequences);
   [[nodiscard]] TensorView sums_of(BatchShape shape, const TensorView& lse, comm::Block sequences) const;
-  void attend(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const;
-  void attend_grad(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const;
+  void attend(LayerContext& ctx, BatchShape shape, const OfRing& t, std::uint32_t hops) const;
+  void attend_grad(LayerContext& ctx, BatchShape shape, const OfRing& t, std::uint32_t hops) const;
 
   [[nodiscard]] std::int64_t keys_row(const Heads& of) const { return 2 * of.keys * head_dim_; }
   [[nodiscard]] std::int64_t queries_row(const Heads& of) const { return of.queries * head_dim_; }
   // The part of a working tensor that this rank's heads fill.
-  [[nodiscard]] TensorView filled(BatchShape shape, const Tensors& t, std::uint32_t tensor, std::int64_t row) const {
+  [[nodiscard]] TensorView filled(BatchShape shape, const OfRing& t, std::uint32_t tensor, std::int64_t row) const {
     return part(t.work[first_ + tensor], 0, {shape.tokens(), row});
   }
   // Two buffers alternate: the one with the slice, or its gradient, that has made this many hops.

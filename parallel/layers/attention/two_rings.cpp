@@ -1,8 +1,5 @@
 #include <terrace/parallel/layers/attention/two_rings.h>
 
-#include <algorithm>
-#include <cmath>
-
 namespace terrace::layers {
 
 bool TwoRings::sees(BatchShape shape, std::uint32_t slice) const {
@@ -74,12 +71,7 @@ void TwoRings::each_rows(const LayerContext& ctx, F&& f) const {
 
 PhaseExchange TwoRings::home(BatchShape shape, std::uint32_t from, std::uint32_t to) const {
   const auto each = keys(shape) * shape.seq * config_.head_dim();
-  return {.members = mesh::kContextRanks,
-          .from = from,
-          .to = to,
-          .sent = {each * ranks()},
-          .received = {each},
-          .operation = comm::Operation::reduce_scatter};
+  return reduce_scatter(mesh::kContextRanks, from, to, each, ranks());
 }
 
 // The first product overwrites the sums that the others update.
@@ -96,10 +88,6 @@ void TwoRings::describe_ring(CallSteps& steps, BatchShape shape, Buffer buffer, 
   }
 }
 
-void TwoRings::describe_middle(CallSteps& steps, LayerCall call, BatchShape shape) const {
-  call == LayerCall::forward ? describe_forward(steps, shape) : describe_backward(steps, shape);
-}
-
 void TwoRings::describe_forward(CallSteps& steps, BatchShape shape) const {
   const double scale = config_.scores.factor(config_.head_dim());
   describe_ring(steps, shape, keys_of, {.saved = Access::update, .work = {{kQueries, Access::read}}, .flops = products(shape)},
@@ -110,7 +98,10 @@ void TwoRings::describe_forward(CallSteps& steps, BatchShape shape) const {
   describe_ring(steps, shape, values_of, {.saved = Access::read, .work = {{kSum, Access::update}}, .flops = products(shape)},
                 &TwoRings::forward_sums);
   steps.compute({.saved = Access::update, .work = {{kSum, Access::read}, {kQueries, Access::overwrite}}},
-                [this](LayerContext& ctx, const LayerTensors& t) { end_forward(ctx, t); });
+                [this](LayerContext& ctx, const LayerTensors& t) {
+                  ctx.math.convert(ctx.stream, t.work[kQueries], t.work[kSum]);
+                  deal(ctx, t.saved[kAttended], 0, config_.heads_here(), t.work[kQueries], Way::unpack);
+                });
 }
 
 void TwoRings::describe_backward(CallSteps& steps, BatchShape shape) const {
@@ -153,11 +144,14 @@ std::vector<std::uint32_t> TwoRings::begins_middle(LayerCall call) const {
   return {kQueries, kKeys, kValues, kDattended};
 }
 
+// Nothing if this rank's queries see no key of the slice.
 template <class F>
-void TwoRings::each_head(BatchShape shape, F&& f) const {
+void TwoRings::each_head(const LayerContext& ctx, std::uint32_t hops, F&& f) const {
   const auto heads = config_.heads_here(), kv = config_.kv_heads_here();
-  for (std::int64_t b = 0; b < shape.batch; ++b)
-    for (std::int64_t h = 0; h < heads; ++h) f(b * heads + h, b * kv + h / (heads / kv));
+  const auto from = slice(hops);
+  if (!sees(ctx.shape, from)) return;
+  for (std::int64_t b = 0; b < ctx.shape.batch; ++b)
+    for (std::int64_t h = 0; h < heads; ++h) f(b * heads + h, b * kv + h / (heads / kv), from);
 }
 
 void TwoRings::deal(LayerContext& ctx, TensorView rows, std::int64_t first, std::int64_t heads, TensorView by_head,
@@ -189,82 +183,57 @@ void TwoRings::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView,
 }
 
 void TwoRings::forward_scores(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const {
-  const auto& shape = ctx.shape;
-  const auto from = slice(hops);
-  if (!sees(shape, from)) return;
-  each_head(shape, [&](std::int64_t q, std::int64_t k) {
-    score(ctx, t, scores(shape, t.saved[kProbabilities], from, q), q, keys_of(hops), k);
+  each_head(ctx, hops, [&](std::int64_t q, std::int64_t k, std::uint32_t from) {
+    score(ctx, t, scores(ctx.shape, t.saved[kProbabilities], from, q), q, keys_of(hops), k);
   });
 }
 
 // The softmax multiplies scores by the factor, so the cap is divided by it.
 void TwoRings::score(LayerContext& ctx, const LayerTensors& t, TensorView to, std::int64_t q, std::uint32_t keys,
                      std::int64_t k) const {
-  const auto dim = config_.head_dim();
-  ctx.math.matmul(ctx.stream, to, matrix(ctx.shape, t.work[kQueries], q, dim), Transpose::no,
-                  matrix(ctx.shape, t.work[keys], k, dim), Transpose::yes);
+  ctx.math.matmul(ctx.stream, to, head(ctx, t, kQueries, q), Transpose::no, head(ctx, t, keys, k), Transpose::yes);
   if (capped()) ctx.math.soft_cap(ctx.stream, to, to, cap());
 }
 
 // Every query sees its own position, so the own slice begins all sums.
 void TwoRings::forward_sums(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const {
-  const auto& shape = ctx.shape;
-  const auto from = slice(hops);
-  if (!sees(shape, from)) return;
-  const auto dim = config_.head_dim();
-  each_head(shape, [&](std::int64_t q, std::int64_t k) {
-    ctx.math.matmul(ctx.stream, matrix(shape, t.work[kSum], q, dim), scores(shape, t.saved[kProbabilities], from, q),
-                    Transpose::no, matrix(shape, t.work[values_of(hops)], k, dim), Transpose::no, {},
-                    hops == 0 ? Accumulate::no : Accumulate::yes);
+  each_head(ctx, hops, [&](std::int64_t q, std::int64_t k, std::uint32_t from) {
+    ctx.math.matmul(ctx.stream, head(ctx, t, kSum, q), scores(ctx.shape, t.saved[kProbabilities], from, q), Transpose::no,
+                    head(ctx, t, values_of(hops), k), Transpose::no, {}, hops == 0 ? Accumulate::no : Accumulate::yes);
   });
 }
 
 // Gradients of the probabilities and of the values. If query heads share values, their parts are added in ascending order of
 // heads.
 void TwoRings::backward_scores(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const {
-  const auto& shape = ctx.shape;
-  const auto from = slice(hops);
-  const auto dim = config_.head_dim();
   if (hops == 0) ctx.math.zero(ctx.stream, t.work[kDvalues]);
-  if (!sees(shape, from)) return;
-  each_head(shape, [&](std::int64_t q, std::int64_t k) {
-    const auto dattended = matrix(shape, t.work[kDattended], q, dim);
-    ctx.math.matmul(ctx.stream, scores(shape, t.work[kDscores], from, q), dattended, Transpose::no,
-                    matrix(shape, t.work[values_of(hops)], k, dim), Transpose::yes);
-    ctx.math.matmul(ctx.stream, matrix(shape, t.work[kDvalues], from * keys(shape) + k, dim),
-                    scores(shape, t.saved[kProbabilities], from, q), Transpose::yes, dattended, Transpose::no, {},
+  each_head(ctx, hops, [&](std::int64_t q, std::int64_t k, std::uint32_t from) {
+    const auto dattended = head(ctx, t, kDattended, q);
+    ctx.math.matmul(ctx.stream, scores(ctx.shape, t.work[kDscores], from, q), dattended, Transpose::no,
+                    head(ctx, t, values_of(hops), k), Transpose::yes);
+    ctx.math.matmul(ctx.stream, head(ctx, t, kDvalues, from * keys(ctx.shape) + k),
+                    scores(ctx.shape, t.saved[kProbabilities], from, q), Transpose::yes, dattended, Transpose::no, {},
                     Accumulate::yes);
   });
 }
 
 // The gradient of capped scores needs them again: they are not saved, because the probabilities took their place.
 void TwoRings::backward_sums(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const {
-  const auto& shape = ctx.shape;
-  const auto from = slice(hops);
-  const auto dim = config_.head_dim();
   if (hops == 0) ctx.math.zero(ctx.stream, t.work[kDkeys]);
-  if (!sees(shape, from)) return;
-  ScratchArena arena(ctx.scratch);
-  const auto again = capped() ? arena.take(config_.dtype, {shape.seq, shape.seq}) : TensorView{},
-             uncapped = capped() ? arena.take(config_.dtype, again.shape) : TensorView{};
-  each_head(shape, [&](std::int64_t q, std::int64_t k) {
-    auto dscores = scores(shape, t.work[kDscores], from, q);
+  each_head(ctx, hops, [&](std::int64_t q, std::int64_t k, std::uint32_t from) {
+    auto dscores = scores(ctx.shape, t.work[kDscores], from, q);
     if (capped()) {
+      ScratchArena arena(ctx.scratch);
+      const auto again = arena.take(config_.dtype, dscores.shape), uncapped = arena.take(config_.dtype, dscores.shape);
       score(ctx, t, again, q, keys_of(hops), k);
       ctx.math.soft_cap_grad(ctx.stream, uncapped, dscores, again, cap());
       dscores = uncapped;
     }
-    ctx.math.matmul(ctx.stream, matrix(shape, t.work[kDqueries], q, dim), dscores, Transpose::no,
-                    matrix(shape, t.work[keys_of(hops)], k, dim), Transpose::no, {},
-                    hops == 0 ? Accumulate::no : Accumulate::yes);
-    ctx.math.matmul(ctx.stream, matrix(shape, t.work[kDkeys], from * keys(shape) + k, dim), dscores, Transpose::yes,
-                    matrix(shape, t.work[kQueries], q, dim), Transpose::no, {}, Accumulate::yes);
+    ctx.math.matmul(ctx.stream, head(ctx, t, kDqueries, q), dscores, Transpose::no, head(ctx, t, keys_of(hops), k),
+                    Transpose::no, {}, hops == 0 ? Accumulate::no : Accumulate::yes);
+    ctx.math.matmul(ctx.stream, head(ctx, t, kDkeys, from * keys(ctx.shape) + k), dscores, Transpose::yes,
+                    head(ctx, t, kQueries, q), Transpose::no, {}, Accumulate::yes);
   });
-}
-
-void TwoRings::end_forward(LayerContext& ctx, const LayerTensors& t) const {
-  ctx.math.convert(ctx.stream, t.work[kQueries], t.work[kSum]);
-  deal(ctx, t.saved[kAttended], 0, config_.heads_here(), t.work[kQueries], Way::unpack);
 }
 
 void TwoRings::end_backward(LayerContext& ctx, const LayerTensors& t) const {

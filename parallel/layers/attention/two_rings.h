@@ -49,7 +49,9 @@ class TwoRings final : public Attention {
   [[nodiscard]] std::vector<std::uint32_t> begins_middle(LayerCall call) const override;
   void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
-  void describe_middle(CallSteps& steps, LayerCall call, BatchShape shape) const override;
+  void describe_middle(CallSteps& steps, LayerCall call, BatchShape shape) const override {
+    call == LayerCall::forward ? describe_forward(steps, shape) : describe_backward(steps, shape);
+  }
 
   [[nodiscard]] bool capped() const { return config_.scores.cap != 0; }
   [[nodiscard]] double cap() const { return config_.scores.cap / config_.scores.factor(config_.head_dim()); }
@@ -62,15 +64,14 @@ class TwoRings final : public Attention {
   // Calls f(rows of the scores) for each document, or once for all rows.
   template <class F>
   void each_rows(const LayerContext& ctx, F&& f) const;
-  void end_forward(LayerContext& ctx, const LayerTensors& t) const;
   void end_backward(LayerContext& ctx, const LayerTensors& t) const;
 
   // Converts between rows of heads side by side, from column `first` on, and a tensor by sequence and head.
   void deal(LayerContext& ctx, TensorView rows, std::int64_t first, std::int64_t heads, TensorView by_head, Way way) const;
   void deal_out(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const;  // into the working tensors
-  // Calls f(query head, its key-value head) for every sequence; both are indices of matrices.
+  // Calls f(query head, its key-value head, slice) for every sequence; the heads are indices of matrices.
   template <class F>
-  void each_head(BatchShape shape, F&& f) const;
+  void each_head(const LayerContext& ctx, std::uint32_t hops, F&& f) const;
 
   [[nodiscard]] std::uint32_t ranks() const { return config_.context().ranks; }
   // slice(): the slice that has made this many hops. sees(): true if this rank's queries see any of its keys.
@@ -84,6 +85,9 @@ class TwoRings final : public Attention {
   // Matrix m of a tensor of matrices [positions, columns]. scores(): matrix m of one slice's scores.
   [[nodiscard]] static TensorView matrix(BatchShape shape, const TensorView& all, std::int64_t m, std::int64_t columns) {
     return part(all, m * shape.seq * columns, {shape.seq, columns});
+  }
+  [[nodiscard]] TensorView head(const LayerContext& ctx, const LayerTensors& t, std::uint32_t work, std::int64_t m) const {
+    return matrix(ctx.shape, t.work[work], m, config_.head_dim());
   }
   [[nodiscard]] TensorView scores(BatchShape shape, const TensorView& all, std::uint32_t slice, std::int64_t m) const {
     return matrix(shape, all, slice * queries(shape) + m, shape.seq);

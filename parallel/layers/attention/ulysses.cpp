@@ -50,7 +50,7 @@ TensorView Ulysses::of_heads(BatchShape shape, const TensorView& room, std::int6
 
 // The attention's products are shared as evenly as whole heads allow.
 double Ulysses::middle_flops(BatchShape shape) const {
-  return 2 * static_cast<double>(shape.tokens()) * ranks_ * pairs_twice(shape.seq * ranks_, window_) *
+  return 2 * static_cast<double>(shape.tokens()) * ranks_ * pairs_twice(shape.seq * ranks_) *
          static_cast<double>(attended_row(0));
 }
 
@@ -96,36 +96,36 @@ void Ulysses::describe_heads(CallSteps& steps, LayerCall call, BatchShape shape)
   const double products = middle_flops(shape);
   const auto all = shape.tokens() * ranks_;
   const auto gradients = scratch_of({{"", config_.dtype, {all, attended_row(0)}}, {"", config_.dtype, {all, qkv_row(0)}}});
-  steps.compute(
-      {.half = forward ? Half::both : Half::input,
-       .saved = forward ? Access::update : Access::read,
-       .work = {{kOfHeads, Access::read}, {kToPositions, Access::overwrite}},
-       .scratch_bytes = forward ? 0 : gradients,
-       .flops = forward ? products : 2 * products},
-      [=, this](LayerContext& ctx, const LayerTensors& t) { forward ? attend_heads(ctx, t) : attend_heads_grad(ctx, t); });
+  steps.compute({.half = forward ? Half::both : Half::input,
+                 .saved = forward ? Access::update : Access::read,
+                 .work = {{kOfHeads, Access::read}, {kToPositions, Access::overwrite}},
+                 .scratch_bytes = forward ? 0 : gradients,
+                 .flops = forward ? products : 2 * products},
+                [=, this](LayerContext& ctx, const LayerTensors& t) { attend_heads(ctx, t, forward); });
 }
 
 void Ulysses::unpack(LayerContext& ctx, const LayerTensors& t, LayerCall call) const {
-  if (call == LayerCall::forward) return deal_attended(ctx, t.saved[kHere], t.work[kOfPositions], Way::unpack);
-  deal_qkv(ctx, t.carried[kDin], t.work[kOfPositions], Way::unpack);
+  if (call == LayerCall::forward) return deal(ctx, t.saved[kHere], t.work[kOfPositions], Way::unpack, false);
+  deal(ctx, t.carried[kDin], t.work[kOfPositions], Way::unpack, true);
   rotate_slice(ctx, t.carried[kDin], true);
 }
 
-void Ulysses::deal_qkv(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const {
+// If a key-value head has gone to several ranks, its gradient is the sum of theirs.
+void Ulysses::deal(LayerContext& ctx, TensorView all, TensorView blocks, Way way, bool with_keys) const {
   const std::int64_t n = all.shape[0], dim = config_.head_dim();
-  // If a key-value head has gone to several ranks, its gradient is the sum of theirs.
   std::vector<bool> came(static_cast<std::size_t>(2 * deal_.kv_heads), false);
   std::int64_t first = 0;
   for (int r = 0; r < ranks_; ++r) {
-    const TensorView block = part(blocks, first, {n, qkv_row(r)});
-    first += n * qkv_row(r);
+    const auto row = with_keys ? qkv_row(r) : attended_row(r);
+    const TensorView block = part(blocks, first, {n, row});
+    first += n * row;
     const auto move = [&](std::int64_t of_all, std::int64_t of_block, std::int64_t heads, Accumulate how) {
       move_columns(ctx, way, all, of_all * dim, block, of_block * dim, heads * dim, way == Way::pack ? Accumulate::no : how);
     };
     const auto [begin, count] = deal_.queries(r);
     if (count == 0) continue;
     move(begin, 0, count, Accumulate::no);
-    const auto keys = deal_.keys(r);
+    const auto keys = with_keys ? deal_.keys(r) : std::vector<std::int64_t>{};
     for (std::int64_t kind = 0; kind < 2; ++kind)  // keys, values
       for (std::size_t k = 0; k < keys.size(); ++k) {
         const auto key = static_cast<std::size_t>(kind * deal_.kv_heads + keys[k]);
@@ -137,16 +137,6 @@ void Ulysses::deal_qkv(LayerContext& ctx, TensorView all, TensorView blocks, Way
   }
 }
 
-void Ulysses::deal_attended(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const {
-  const std::int64_t n = all.shape[0], dim = config_.head_dim();
-  for (int r = 0; r < ranks_; ++r) {
-    const auto [begin, count] = deal_.queries(r);
-    if (count == 0) continue;
-    const TensorView block = part(blocks, n * begin * dim, {n, count * dim});
-    move_columns(ctx, way, all, begin * dim, block, 0, count * dim);
-  }
-}
-
 void Ulysses::order_positions(LayerContext& ctx, TensorView by_rank, TensorView by_sequence, Way way) const {
   const std::int64_t columns = by_rank.shape[1], slice = ctx.shape.seq * columns;
   if (columns == 0) return;
@@ -154,40 +144,36 @@ void Ulysses::order_positions(LayerContext& ctx, TensorView by_rank, TensorView 
     for (std::int64_t b = 0; b < ctx.shape.batch; ++b) {
       const TensorView of_rank = part(by_rank, (r * ctx.shape.batch + b) * slice, {slice}),
                        of_sequence = part(by_sequence, (b * ranks_ + r) * slice, {slice});
-      if (way == Way::pack)
-        ctx.math.convert(ctx.stream, of_rank, of_sequence);
-      else
-        ctx.math.convert(ctx.stream, of_sequence, of_rank);
+      way == Way::pack ? ctx.math.convert(ctx.stream, of_rank, of_sequence)
+                       : ctx.math.convert(ctx.stream, of_sequence, of_rank);
     }
 }
 
 void Ulysses::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {
   rotate_slice(ctx, qkv, false);
-  deal_qkv(ctx, qkv, t.work[kToHeads], Way::pack);
+  deal(ctx, qkv, t.work[kToHeads], Way::pack, true);
 }
 
 void Ulysses::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView, TensorView dattended) const {
-  deal_attended(ctx, dattended, t.work[kToHeads], Way::pack);
+  deal(ctx, dattended, t.work[kToHeads], Way::pack, false);
 }
 
-void Ulysses::attend_heads(LayerContext& ctx, const LayerTensors& t) const {
+void Ulysses::attend_heads(LayerContext& ctx, const LayerTensors& t, bool forward) const {
   if (deal_.queries(rank_).count == 0) return;  // more ranks than heads
+  const auto qkv_columns = qkv_row(rank_), attended_columns = attended_row(rank_);
   const auto in = [&](const TensorView& room, std::int64_t row) { return of_heads(ctx.shape, room, row); };
-  const auto qkv = in(t.saved[kInResult], qkv_row(rank_)), attended = in(t.saved[kAttended], attended_row(rank_));
-  order_positions(ctx, in(t.work[kOfHeads], qkv_row(rank_)), qkv, Way::unpack);
-  attend(ctx, whole(shape_of_heads(ctx.shape)), attended, log_sum_exp(ctx.shape, t), qkv);
-  order_positions(ctx, in(t.work[kToPositions], attended_row(rank_)), attended, Way::pack);
-}
-
-void Ulysses::attend_heads_grad(LayerContext& ctx, const LayerTensors& t) const {
-  if (deal_.queries(rank_).count == 0) return;
-  const auto in = [&](const TensorView& room, std::int64_t row) { return of_heads(ctx.shape, room, row); };
-  const auto qkv = in(t.saved[kInResult], qkv_row(rank_)), attended = in(t.saved[kAttended], attended_row(rank_));
+  const auto qkv = in(t.saved[kInResult], qkv_columns), attended = in(t.saved[kAttended], attended_columns);
+  const auto shape = shape_of_heads(ctx.shape);
+  if (forward) {
+    order_positions(ctx, in(t.work[kOfHeads], qkv_columns), qkv, Way::unpack);
+    attend(ctx, shape, attended, log_sum_exp(ctx.shape, t), qkv);
+    return order_positions(ctx, in(t.work[kToPositions], attended_columns), attended, Way::pack);
+  }
   ScratchArena arena(ctx.scratch);
   const auto dattended = arena.take(config_.dtype, attended.shape), dqkv = arena.take(config_.dtype, qkv.shape);
-  order_positions(ctx, in(t.work[kOfHeads], attended_row(rank_)), dattended, Way::unpack);
-  attend_grad(ctx, whole(shape_of_heads(ctx.shape)), dqkv, dattended, attended, log_sum_exp(ctx.shape, t), qkv);
-  order_positions(ctx, in(t.work[kToPositions], qkv_row(rank_)), dqkv, Way::pack);
+  order_positions(ctx, in(t.work[kOfHeads], attended_columns), dattended, Way::unpack);
+  attend_grad(ctx, shape, dqkv, dattended, attended, log_sum_exp(ctx.shape, t), qkv);
+  order_positions(ctx, in(t.work[kToPositions], qkv_columns), dqkv, Way::pack);
 }
 
 TensorView Ulysses::log_sum_exp(BatchShape shape, const LayerTensors& t) const {

@@ -51,12 +51,10 @@ class Ulysses : public Attention {
   const int ranks_, rank_;
 
  private:
-  void attend_heads(LayerContext& ctx, const LayerTensors& t) const;
-  void attend_heads_grad(LayerContext& ctx, const LayerTensors& t) const;
+  void attend_heads(LayerContext& ctx, const LayerTensors& t, bool forward) const;
   void unpack(LayerContext& ctx, const LayerTensors& t, LayerCall call) const;
   // Convert between columns of all heads and blocks of rows, one block for each rank.
-  void deal_qkv(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const;
-  void deal_attended(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const;
+  void deal(LayerContext& ctx, TensorView all, TensorView blocks, Way way, bool with_keys) const;
   [[nodiscard]] AttentionShape shape_of_heads(BatchShape shape) const;
   [[nodiscard]] PhaseExchange exchange(std::uint32_t from, std::uint32_t to, const std::vector<std::int64_t>& sent,
                                        const std::vector<std::int64_t>& received) const;

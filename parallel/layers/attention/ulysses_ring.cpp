@@ -1,7 +1,5 @@
 #include <terrace/parallel/layers/attention/ulysses_ring.h>
 
-#include <algorithm>
-
 namespace terrace::layers {
 namespace {
 
@@ -41,7 +39,7 @@ void UlyssesRing::describe_heads(CallSteps& steps, LayerCall call, BatchShape sh
   steps.compute(std::move(last), [=, this](LayerContext& ctx, const LayerTensors& t) { pack(ctx, t, call); });
 }
 
-Ring::Tensors UlyssesRing::tensors(BatchShape shape, const LayerTensors& t) const {
+Ring::OfRing UlyssesRing::tensors(BatchShape shape, const LayerTensors& t) const {
   return {of_heads(shape, t.saved[kInResult], qkv_row(rank_)), log_sum_exp(shape, t),
           of_heads(shape, t.saved[kAttended], attended_row(rank_)), t.work};
 }

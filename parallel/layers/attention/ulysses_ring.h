@@ -21,7 +21,7 @@ class UlyssesRing final : public Ulysses {
   [[nodiscard]] double middle_flops(BatchShape shape) const override { return ring_.forward_flops(place(shape)); }
   [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
   void describe_heads(CallSteps& steps, LayerCall call, BatchShape shape) const override;
-  [[nodiscard]] Ring::Tensors tensors(BatchShape shape, const LayerTensors& t) const;
+  [[nodiscard]] Ring::OfRing tensors(BatchShape shape, const LayerTensors& t) const;
   [[nodiscard]] BatchShape place(BatchShape shape) const { return {shape.batch, shape.seq * ranks_}; }
   void order(LayerContext& ctx, const LayerTensors& t, LayerCall call) const;
   void pack(LayerContext& ctx, const LayerTensors& t, LayerCall call) const;

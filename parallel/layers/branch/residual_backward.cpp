@@ -93,7 +93,7 @@ void ResidualBranch::in_input(CallSteps& steps, BatchShape shape, const RowPiece
                 .x = ends,
                 .dy = ends,
                 .carried = rows.shared() && !norms ? Access::read : Access::update,
-                .scratch_bytes = std::max(in_.scratch_bytes(turn.tile, n), norms ? query_key_bytes(n) : 0),
+                .scratch_bytes = std::max(in_.scratch_bytes(turn.tile, n), norms ? query_key_norm_.scratch_bytes(n) : 0),
                 .flops = turn_flops(shape, in_, in_.outputs(), rows, turn)};
     if (norms) query_key_norm_.name_params(phase.weights);
     if (norms && norms_across()) phase.work.push_back({sums.all, Access::read});
@@ -104,7 +104,7 @@ void ResidualBranch::in_input(CallSteps& steps, BatchShape shape, const RowPiece
     if (turn.last_tile) rows.keep_last(phase, turn.piece);
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch);
-      if (norms) norm_in_result_grad(ctx, t, arena, norms_across() ? t.work[sums.all] : TensorView{});
+      if (norms) norm_in_result_grad(ctx, t, sums);
       const auto ready = in_.prepare(ctx, t.weights, turn.tile, n, arena);
       const auto dnormed = t.carried[kDnormed], din = t.carried[kDin];
       rows.each_rank(t, turn.piece, dnormed, [&](const TensorView& dx, std::int64_t at) {

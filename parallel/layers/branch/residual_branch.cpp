@@ -4,29 +4,13 @@
 #include <utility>
 
 #include <terrace/parallel/layers/parts/grid_cut.h>
+#include <terrace/parallel/layers/parts/grid_product.h>
 
 namespace terrace::layers {
 
-Product::Spec ResidualBranch::in_of(const Transformer& config, std::int64_t block, const Parts& parts) {
+Product::Tiles ResidualBranch::tiles_of(const Transformer& config, const Parts& parts, Product::Cut inner_cut) {
   const bool inner = parts.inner_rows > 0 && !config.tensor().is_grid();
-  return {.prefix = config.names.in_block(block, ""),
-          .parts = parts.in,
-          .outputs = parts.in_outputs,
-          .inputs = config.hidden,
-          .split = {Projection::Split::Of::outputs, parts.in_ways},
-          .init_std = config.init_std,
-          .tiles = {inner ? Product::Cut::outputs : Product::Cut::columns, parts.tiles, inner || parts.tiles > 1}};
-}
-
-Product::Spec ResidualBranch::out_of(const Transformer& config, std::int64_t block, const Parts& parts) {
-  const bool inner = parts.inner_rows > 0 && !config.tensor().is_grid();
-  return {.prefix = config.names.in_block(block, ""),
-          .parts = parts.out,
-          .outputs = {config.hidden},
-          .inputs = parts.out_inputs,
-          .split = {Projection::Split::Of::inputs, {config.tensor().ranks}},
-          .init_std = config.residual_init_std(),
-          .tiles = {inner ? Product::Cut::inputs : Product::Cut::columns, parts.tiles, inner || parts.tiles > 1}};
+  return {inner ? inner_cut : Product::Cut::columns, parts.tiles, inner || parts.tiles > 1};
 }
 
 // In tiles the matrices are units, and what is small is outside them. Block i is the layers 2i + 1 and 2i + 2.
@@ -41,8 +25,14 @@ ResidualBranch::ResidualBranch(std::string name, const Transformer& config, std:
         return Norm(params_, config.names.norm_in_block(block, parts.norm), config);
       }()),
       query_key_norm_(parts.is_attention ? QueryKeyNorm(params_, config, block) : QueryKeyNorm()),
-      in_(params_, in_of(config, block, parts), config),
-      out_(params_, out_of(config, block, parts), config),
+      in_(params_,
+          Product::first_of(config.names.in_block(block, ""), parts.in, parts.in_outputs, parts.in_ways, config,
+                            tiles_of(config, parts, Product::Cut::outputs)),
+          config),
+      out_(params_,
+           Product::second_of(config.names.in_block(block, ""), parts.out, parts.out_inputs, config,
+                              tiles_of(config, parts, Product::Cut::inputs)),
+           config),
       result_norm_([&] {
         const std::uint32_t first = in_.is_apart() ? 1 : 0;
         in_.declare(params_, first, config);
@@ -92,7 +82,7 @@ ResidualBranch::SavedOfNorms ResidualBranch::saved_of_norms(const LayerTensors& 
   return some;
 }
 
-std::span<const TensorView> ResidualBranch::carried_of_query_key(const LayerTensors& t) const {
+Tensors ResidualBranch::carried_of_query_key(const LayerTensors& t) const {
   return t.carried.subspan(on_shares() ? kDout + 1 : kDout, query_key_norm_.carried(1).size());
 }
 
@@ -173,19 +163,10 @@ TensorView ResidualBranch::middle_in(LayerContext& ctx, const LayerTensors& t, c
   return to;
 }
 
-std::uint64_t ResidualBranch::query_key_bytes(std::int64_t rows) const {
-  return query_key_norm_ ? scratch_of({query_key_norm_.scratch(rows)}) : 0;
-}
-
 PhaseExchange ResidualBranch::sum_of(const NormSums& sums, BatchShape shape) const {
   const auto elements = query_key_norm_.sums(middle_shape(shape).tokens()).shape.elements();
-  return {.members =
-              on_grid() ? mesh::Members{.axes = GridCut(config_.tensor(), true).out, .lane = Lane::tensor} : mesh::kTensorRanks,
-          .from = sums.here,
-          .to = sums.all,
-          .sent = {elements},
-          .received = {elements},
-          .operation = comm::Operation::all_reduce};
+  const auto members = on_grid() ? GridProduct::members(GridCut(config_.tensor(), true).out) : mesh::kTensorRanks;
+  return all_reduce(members, sums.here, sums.all, elements);
 }
 
 // Sums that norms across ranks need; else none.
@@ -211,14 +192,14 @@ void ResidualBranch::norm_across(CallSteps& steps, BatchShape shape, const NormS
   Phase norms{.weights = params_of(query_key_norm_),
               .saved = Access::update,
               .work = CallSteps::uses({sums.all}, begins_middle(LayerCall::forward)),
-              .scratch_bytes = query_key_bytes(middle_shape(shape).tokens()),
+              .scratch_bytes = query_key_norm_.scratch_bytes(middle_shape(shape).tokens()),
               .flops = flops_at_once(shape)};
   result.use(norms, Access::update);
   steps.compute(std::move(norms), [=, this](LayerContext& whole, const LayerTensors& t) {
     auto ctx = middle_context(whole);
     ScratchArena arena(ctx.scratch);
     const auto of_in = in_result(t, result, arena);
-    norm_in_result(ctx, t, of_in, arena, t.work[sums.all]);
+    query_key_norm_.forward(ctx, t.weights, of_in, saved_of_norms(t).query_key, arena, t.work[sums.all]);
     save_middle(ctx, t, of_in);
   });
 }
@@ -238,20 +219,9 @@ void ResidualBranch::norm_grad_across(CallSteps& steps, BatchShape shape, const 
   steps.exchange(Half::input, sum_of(sums, shape));
 }
 
-void ResidualBranch::norm_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, ScratchArena arena,
-                                    TensorView sums) const {
-  if (!query_key_norm_) return;
-  const auto norms = saved_of_norms(t).query_key;
-  if (!norms_across()) query_key_norm_.take(ctx, result, norms, {});
-  query_key_norm_.forward(ctx, t.weights, result, norms, arena.take(query_key_norm_.scratch(result.shape[0])), sums);
-}
-
-void ResidualBranch::norm_in_result_grad(LayerContext& ctx, const LayerTensors& t, ScratchArena arena, TensorView sums) const {
-  if (!query_key_norm_) return;
-  const auto norms = saved_of_norms(t).query_key, carried = carried_of_query_key(t);
-  const auto din = t.carried[kDin];
-  if (!norms_across()) query_key_norm_.take_grad(ctx, t.weights, din, norms, carried, {});
-  query_key_norm_.input_grad(ctx, t.weights, din, norms, carried, arena.take(query_key_norm_.scratch(din.shape[0])), sums);
+void ResidualBranch::norm_in_result_grad(LayerContext& ctx, const LayerTensors& t, const NormSums& sums) const {
+  query_key_norm_.input_grad(ctx, t.weights, t.carried[kDin], saved_of_norms(t).query_key, carried_of_query_key(t),
+                             ScratchArena(ctx.scratch), norms_across() ? t.work[sums.all] : TensorView{});
 }
 
 // If all tensor ranks have whole rows, only the leading rank computes this gradient.

@@ -25,8 +25,6 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/parallel/layers/parts/grid_tensor.h>
-#include <terrace/parallel/layers/parts/held_tensor.h>
 #include <terrace/parallel/layers/parts/product.h>
 #include <terrace/parallel/layers/parts/query_key_norm.h>
 #include <terrace/parallel/layers/parts/result_norm.h>
@@ -36,6 +34,28 @@
 namespace terrace::layers {
 
 class GridProduct;
+
+// A tensor of a call's products: in the scratch of its phase if only one phase uses it, else a working tensor.
+class HeldTensor {
+ public:
+  HeldTensor(CallSteps& steps, const std::string& name, DType dtype, Shape shape, bool several_phases)
+      : dtype_(dtype), shape_(shape) {
+    if (several_phases && shape.elements() != 0) room_ = steps.room({name, dtype, shape});
+  }
+  HeldTensor(DType dtype, Shape shape, std::uint32_t room) : dtype_(dtype), shape_(shape), room_(room) {}
+  [[nodiscard]] TensorView view(const LayerTensors& t, ScratchArena& arena) const {
+    return room_ ? CallSteps::view(t, *room_, shape_) : arena.take(dtype_, shape_);
+  }
+  [[nodiscard]] std::uint64_t scratch_bytes() const { return room_ ? 0 : scratch_of({{"", dtype_, shape_}}); }
+  void use(Phase& phase, Access access) const {
+    if (room_) phase.work.push_back({*room_, access});
+  }
+
+ private:
+  DType dtype_;
+  Shape shape_;
+  std::optional<std::uint32_t> room_;
+};
 
 class ResidualBranch : public TransformerLayer {
  public:
@@ -98,8 +118,7 @@ class ResidualBranch : public TransformerLayer {
   virtual void describe_middle(CallSteps&, LayerCall, BatchShape) const {}
 
  private:
-  static Product::Spec in_of(const Transformer& config, std::int64_t block, const Parts& parts);
-  static Product::Spec out_of(const Transformer& config, std::int64_t block, const Parts& parts);
+  static Product::Tiles tiles_of(const Transformer& config, const Parts& parts, Product::Cut inner_cut);
   [[nodiscard]] bool on_grid() const { return config_.tensor().is_grid(); }
   [[nodiscard]] bool in_inner_tiles() const { return inner_rows_ > 0; }
   [[nodiscard]] BatchShape middle_shape(BatchShape shape) const;
@@ -126,16 +145,11 @@ class ResidualBranch : public TransformerLayer {
 
   // What the further norms saved and carried, among the tensors of a call.
   struct SavedOfNorms {
-    std::span<const TensorView> query_key;
+    Tensors query_key;
     ResultNorm::Saved result;
   };
   [[nodiscard]] SavedOfNorms saved_of_norms(const LayerTensors& t) const;
-  [[nodiscard]] std::span<const TensorView> carried_of_query_key(const LayerTensors& t) const;
-  // The norms of q and k, in scratch that the phase does not need any more. `sums`: those of all ranks, if norms go across
-  // ranks; take_in_result() has then run already.
-  void norm_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, ScratchArena arena,
-                      TensorView sums = {}) const;
-  void norm_in_result_grad(LayerContext& ctx, const LayerTensors& t, ScratchArena arena, TensorView sums = {}) const;
+  [[nodiscard]] Tensors carried_of_query_key(const LayerTensors& t) const;
   // For norms of q and k across ranks: the working tensors with this rank's part of the sums, and with the sums of all ranks.
   struct NormSums {
     std::uint32_t here = 0, all = 0;
@@ -148,7 +162,7 @@ class ResidualBranch : public TransformerLayer {
   void take_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, const NormSums& sums) const {
     query_key_norm_.take(ctx, result, saved_of_norms(t).query_key, t.work[sums.here]);
   }
-  [[nodiscard]] std::uint64_t query_key_bytes(std::int64_t rows) const;
+  void norm_in_result_grad(LayerContext& ctx, const LayerTensors& t, const NormSums& sums) const;
   // The gradient of all rows of the result of `out`: dy itself without a norm of the result.
   [[nodiscard]] TensorView dresult(const LayerTensors& t) const {
     return on_shares() ? t.carried[dout()] : result_norm_ ? t.carried[t.carried.size() - 1 - of_skip()] : t.dy;
@@ -249,7 +263,7 @@ class ResidualBranch : public TransformerLayer {
   void describe_decode(CallSteps& steps) const;
   void decode_in_tiles(CallSteps& steps) const;
   void in_position(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile, TensorView result, ScratchArena arena) const;
-  void norm_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView qkv, ScratchArena arena) const;
+  void norm_position(LayerContext& ctx, Tensors weights, TensorView qkv, ScratchArena arena) const;
   [[nodiscard]] std::uint64_t decode_bytes() const;
 
   std::optional<std::uint32_t> skips_from_;  // a layer

@@ -38,7 +38,7 @@ std::uint64_t ResidualBranch::decode_bytes() const {
   const auto last = in_.tiles() - 1;
   return position.peak_bytes() +
          std::max({norm.peak_bytes() + in_.scratch_bytes(last, 1), norm.peak_bytes() + out_.scratch_bytes(last, 1),
-                   query_key.peak_bytes() + query_key_bytes(1)});
+                   query_key.peak_bytes() + query_key_norm_.scratch_bytes(1)});
 }
 
 void ResidualBranch::in_position(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile, TensorView result,
@@ -48,13 +48,10 @@ void ResidualBranch::in_position(LayerContext& ctx, const LayerTensors& t, std::
   in_.forward(ctx, in_.prepare(ctx, t.weights, tile, 1, arena), result, normed, Accumulate::no);
 }
 
-void ResidualBranch::norm_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView qkv,
-                                   ScratchArena arena) const {
-  if (!query_key_norm_) return;
+void ResidualBranch::norm_position(LayerContext& ctx, Tensors weights, TensorView qkv, ScratchArena arena) const {
   std::vector<TensorView> saved;
   for (const auto& spec : query_key_norm_.saved(1)) saved.push_back(arena.take(spec));
-  query_key_norm_.take(ctx, qkv, saved, {});
-  query_key_norm_.forward(ctx, weights, qkv, saved, arena.take(query_key_norm_.scratch(1)), {});
+  query_key_norm_.forward(ctx, weights, qkv, saved, arena, {});
 }
 
 void ResidualBranch::describe_decode(CallSteps& steps) const {

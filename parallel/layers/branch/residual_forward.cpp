@@ -66,7 +66,7 @@ void ResidualBranch::in_forward(CallSteps& steps, BatchShape shape, const RowPie
                 .x = norms,
                 .saved = norms ? Access::overwrite : Access::update,
                 .scratch_bytes = result.scratch_bytes() + std::max(normed.scratch_bytes() + in_.scratch_bytes(turn.tile, n),
-                                                                   ends ? query_key_bytes(n) : 0),
+                                                                   ends ? query_key_norm_.scratch_bytes(n) : 0),
                 .flops = turn_flops(shape, in_, in_.outputs(), rows, turn) + (ends ? flops_at_once(shape) : 0)};
     if (norms) norm_.name_params(phase.weights);
     if (ends) query_key_norm_.name_params(phase.weights);
@@ -87,7 +87,7 @@ void ResidualBranch::in_forward(CallSteps& steps, BatchShape shape, const RowPie
       });
       if (takes) take_in_result(ctx, t, to, sums);
       if (!ends) return;
-      norm_in_result(ctx, t, to, arena);
+      query_key_norm_.forward(ctx, t.weights, to, saved_of_norms(t).query_key, arena, {});
       save_middle(ctx, t, to);
     });
   });

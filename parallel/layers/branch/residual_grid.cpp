@@ -46,8 +46,7 @@ struct ResidualBranch::GridCall {
   // Sends the same number of elements to each rank of a row, and receives as many: from `sent` into `came`.
   void exchange_columns(Half half) const {
     const std::vector each(static_cast<std::size_t>(side), own_rows * columns);
-    steps.exchange(
-        half, {.members = {.axes = Axis::col, .lane = Lane::tensor}, .from = sent, .to = came, .sent = each, .received = each});
+    steps.exchange(half, {GridProduct::members(Axis::col), sent, came, each, each});
   }
   // Where a product reads or writes a tensor: in 3D a working tensor, because it is exchanged; else `lies`, its own place.
   [[nodiscard]] GridTensor travels(const std::string& name, GridTensor lies) const {
@@ -152,7 +151,7 @@ void ResidualBranch::grid_in(GridCall& call) const {
   Phase end{.weights = ends ? params_of(query_key_norm_) : std::vector<PhaseParam>{},
             .saved = Access::update,
             .work = CallSteps::uses({}, ends ? begins_middle(LayerCall::forward) : std::vector{sums.here}),
-            .scratch_bytes = ends ? query_key_bytes(call.rows) : 0,
+            .scratch_bytes = ends ? query_key_norm_.scratch_bytes(call.rows) : 0,
             .flops = ends ? flops_at_once(call.shape) : 0};
   steps.reserve(call.middles, of_middle.elements());
   if (ends_with_middle()) end.work.push_back({call.middles, Access::overwrite});
@@ -162,7 +161,7 @@ void ResidualBranch::grid_in(GridCall& call) const {
     const auto product = result.view(t, whole), of_in = saves ? t.saved[kInResult] : product;
     if (saves && cube) ctx.math.convert(ctx.stream, of_in, product);
     if (!ends) return take_in_result(ctx, t, of_in, sums);
-    norm_in_result(here, t, of_in, ScratchArena(ctx.scratch));
+    query_key_norm_.forward(here, t.weights, of_in, saved_of_norms(t).query_key, ScratchArena(ctx.scratch), {});
     save_middle(here, t, of_in);
     if (ends_with_middle()) stage_middle(ctx, t, CallSteps::view(t, to, of_middle));
   });
@@ -249,9 +248,9 @@ void ResidualBranch::grid_input(GridCall& call) const {
                .carried = Access::update,
                .work = CallSteps::uses(norms_across() ? std::vector{sums.all} : std::vector<std::uint32_t>{},
                                        GridCall::travelling(din)),
-               .scratch_bytes = query_key_bytes(call.rows)};
+               .scratch_bytes = query_key_norm_.scratch_bytes(call.rows)};
     steps.compute(std::move(last), [=, this, cube = call.cube](LayerContext& ctx, const LayerTensors& t) {
-      norm_in_result_grad(ctx, t, ScratchArena(ctx.scratch), norms_across() ? t.work[sums.all] : TensorView{});
+      norm_in_result_grad(ctx, t, sums);
       if (cube) ctx.math.convert(ctx.stream, din.view(t, of_in), t.carried[kDin]);
     });
   }

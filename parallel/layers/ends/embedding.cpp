@@ -5,17 +5,14 @@ namespace terrace::layers {
 Embedding::Embedding(const Transformer& config) : TransformerLayer("embedding", config, {.x = false}) {
   const Init init{InitKind::normal, config.init_std};
   params_.push_back(table_of(config, config.names.embedding));
-  if (learned_positions()) {
+  if (learned_positions())
     params_.push_back(
         {.name = weight_name(config.names.positions), .shape = {config.seq_len, config.hidden}, .init = init, .unit = 1});
-  }
 }
 
-TensorView Embedding::positions(std::span<const TensorView> tensors) const {
-  return learned_positions() ? tensors[1] : TensorView{};
-}
+TensorView Embedding::positions(Tensors tensors) const { return learned_positions() ? tensors[1] : TensorView{}; }
 
-TensorView Embedding::rows(const LayerContext& ctx, std::span<const TensorView> tensors, std::uint32_t number) const {
+TensorView Embedding::rows(const LayerContext& ctx, Tensors tensors, std::uint32_t number) const {
   return row_slice(tile(ctx, tensors[0], number), 0, has_token(number).count);
 }
 
@@ -45,22 +42,18 @@ void Embedding::describe_call(CallSteps& steps, LayerCall call, BatchShape shape
   const bool backward = call == LayerCall::backward;
   for (std::uint32_t tile = 0; tile < tiles(); ++tile) {
     std::vector<PhaseParam> used{{0, tile}};
-    if (is_last(tile) && learned_positions()) used.push_back(positions_param());
+    if (is_last(tile) && learned_positions()) used.push_back({1});
     auto run = [this, call, tile](LayerContext& ctx, const LayerTensors& t) {
       check("tokens", ctx.tokens, DType::i32, {ctx.shape.tokens()});
       if (call == LayerCall::forward) embed(ctx, t, first_position(ctx), tile);
       if (call == LayerCall::decode) embed(ctx, t, ctx.position, tile);
       if (call == LayerCall::backward && has(ctx.half, Half::weight)) embed_grad(ctx, t, tile);
     };
-    if (tiles() == 1)
-      steps.compute(std::move(run), scratch_of(shape, is_scaled()));
-    else if (backward)
-      steps.compute({.half = Half::weight, .gradients = used, .dy = true, .scratch_bytes = scratch_of(shape, is_scaled())},
-                    std::move(run));
-    else
-      steps.compute(
-          {.weights = used, .y = tile == 0 ? Access::overwrite : Access::update, .scratch_bytes = scratch_of(shape, tile != 0)},
-          std::move(run));
+    Phase phase{.scratch_bytes = scratch_of(shape, backward || tiles() == 1 ? is_scaled() : tile != 0)};
+    (backward ? phase.gradients : phase.weights) = used;
+    if (backward) phase.half = Half::weight, phase.dy = true;
+    if (!backward) phase.y = tile == 0 ? Access::overwrite : Access::update;
+    tiles() == 1 ? steps.compute(std::move(run), phase.scratch_bytes) : steps.compute(std::move(phase), std::move(run));
   }
   if (tiles() > 1 && backward)  // tokens have no gradient
     steps.compute({.half = Half::input}, [](LayerContext&, const LayerTensors&) {});

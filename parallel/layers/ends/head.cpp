@@ -45,19 +45,8 @@ Head::Scratch::Scratch(const Head& head, ScratchArena& arena, std::int64_t rows)
   log_sums = arena.take(accumulator_of(head.config_.dtype), {rows});
 }
 
-Head::Decode::Decode(const Head& head, ScratchArena& arena) {
-  statistics = arena.take(head.norm_.statistics(1));
-  normed = arena.take(head.config_.dtype, {1, head.config_.hidden});
-}
-
 std::uint64_t Head::scratch_bytes(BatchShape shape) const {
-  return measured(
-      [&](ScratchArena& arena) { return Scratch(*this, arena, shape.tokens()); });  // a decode step needs a part of it
-}
-
-void Head::check_loss(const LayerContext& ctx) const {
-  check("targets", ctx.targets, DType::i32, {ctx.shape.tokens()});
-  check("loss", ctx.loss, DType::fp64, {1});
+  return measured([&](ScratchArena& arena) { return Scratch(*this, arena, shape.tokens()); });
 }
 
 Phase Head::phase(LayerCall call, BatchShape shape, std::uint32_t tile) const {
@@ -95,7 +84,8 @@ void Head::describe_call(CallSteps& steps, LayerCall call, BatchShape shape) con
   for (std::uint32_t number = 0; number < tiles(); ++number) {
     auto run = with_tile(number, [=, this](LayerContext& ctx, const LayerTensors& t, const LayerTensors& given) {
       if (call == LayerCall::decode) return decode_tile(ctx, t, number);
-      check_loss(ctx);
+      check("targets", ctx.targets, DType::i32, {ctx.shape.tokens()});
+      check("loss", ctx.loss, DType::fp64, {1});
       const auto survey = surveys ? t.work[room] : TensorView{};
       if (call == LayerCall::forward || ctx.evaluate) return evaluate_tile(ctx, t, survey, number);
       backward_of_tile(ctx, t, survey, number);
@@ -117,17 +107,17 @@ std::uint32_t Head::describe_survey(CallSteps& steps, BatchShape shape) const {
     auto used = phase(LayerCall::forward, shape, number);
     used.work.push_back({here, number == 0 ? Access::overwrite : Access::update});
     steps.compute(std::move(used), with_tile(number, [=, this](LayerContext& ctx, const LayerTensors& t, const LayerTensors&) {
-                    survey_tile(ctx, t, t.work[here], number);
+                    ScratchArena arena(ctx.scratch);
+                    const Scratch scratch(*this, arena, ctx.shape.tokens());
+                    each_slice(ctx, t, scratch, number, [&](const Slice& slice) {
+                      const auto first = number * ctx.shape.tokens() + slice.first;
+                      ctx.math.log_sum_exp(ctx.stream, part(t.work[here], first, {slice.count}), slice.logits);
+                    });
                   }));
   }
   if (ranks == 1) return here;
   const auto all = steps.room({"log-sum-exp of logits by rank and tile", sums, {ranks * tiles(), shape.tokens()}});
-  steps.exchange(Half::both, {.members = mesh::kTensorRanks,
-                              .from = here,
-                              .to = all,
-                              .sent = {each},
-                              .received = {ranks * each},
-                              .operation = comm::Operation::all_gather});
+  steps.exchange(Half::both, all_gather(mesh::kTensorRanks, here, all, each, ranks));
   return all;
 }
 
@@ -159,8 +149,7 @@ void Head::each_slice(LayerContext& ctx, const LayerTensors& t, const Scratch& s
   }
 }
 
-std::vector<TensorView> Head::rows_with_token(const LayerContext& ctx, std::span<const TensorView> tensors,
-                                              std::uint32_t number) const {
+std::vector<TensorView> Head::rows_with_token(const LayerContext& ctx, Tensors tensors, std::uint32_t number) const {
   std::vector<TensorView> some(tensors.begin(), tensors.end());
   if (!some.empty() && !some.back().empty())
     some.back() = row_slice(tile(ctx, some.back(), number), 0, has_token(number).count);
@@ -187,14 +176,6 @@ void Head::make_losses(LayerContext& ctx, const Slice& slice, bool gradient) con
   if (!gradient || config_.logit_cap == 0) return;
   const auto all = dlogits.with_gaps();
   ctx.math.soft_cap_grad(ctx.stream, all, all, slice.logits.with_gaps(), config_.logit_cap);
-}
-
-void Head::survey_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t number) const {
-  ScratchArena arena(ctx.scratch);
-  const Scratch scratch(*this, arena, ctx.shape.tokens());
-  each_slice(ctx, t, scratch, number, [&](const Slice& slice) {
-    ctx.math.log_sum_exp(ctx.stream, part(survey, number * ctx.shape.tokens() + slice.first, {slice.count}), slice.logits);
-  });
 }
 
 void Head::read_survey(LayerContext& ctx, const Scratch& scratch, TensorView survey, std::uint32_t number) const {
@@ -241,11 +222,11 @@ void Head::backward_of_tile(LayerContext& ctx, const LayerTensors& t, TensorView
 void Head::decode_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t number) const {
   check("y", t.y, config_.dtype, {1, config_.vocab});
   ScratchArena arena(ctx.scratch);
-  const Decode scratch(*this, arena);
-  norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
+  const auto statistics = arena.take(norm_.statistics(1)), normed = arena.take(config_.dtype, {1, config_.hidden});
+  norm_.forward(ctx, t.weights, normed, t.x, statistics);
   const auto [begin, count] = has_token(number);
   const auto logits = part(t.y, begin, {1, count});
-  logits_.forward(ctx, logits_.prepare(ctx, t.weights, {}), logits, scratch.normed);
+  logits_.forward(ctx, logits_.prepare(ctx, t.weights, {}), logits, normed);
   cap(ctx, logits);
 }
 

@@ -39,10 +39,6 @@ class Head final : public TransformerLayer {
     TensorView dlogits;                     // the memory of the logits, or separate memory if they are capped
     TensorView targets, log_sums;           // [N], [N], if the vocabulary is in parts
   };
-  struct Decode {
-    Decode(const Head& head, ScratchArena& arena);
-    TensorView statistics, normed;
-  };
   struct Slice {
     std::int64_t first, count;
     NormStatistics statistics;
@@ -66,13 +62,10 @@ class Head final : public TransformerLayer {
   template <class Compute>
   [[nodiscard]] CallSteps::Run with_tile(std::uint32_t tile, Compute compute) const;
   // What the phases do. Of the table they get the tile's rows that have a token, or the gradient of these rows.
-  void survey_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t tile) const;
   void evaluate_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t tile) const;
   void backward_of_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t tile) const;
   void decode_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
-  [[nodiscard]] std::vector<TensorView> rows_with_token(const LayerContext& ctx, std::span<const TensorView> tensors,
-                                                        std::uint32_t tile) const;
-  void check_loss(const LayerContext& ctx) const;
+  [[nodiscard]] std::vector<TensorView> rows_with_token(const LayerContext& ctx, Tensors tensors, std::uint32_t tile) const;
 
   Norm norm_;
   Projection logits_;

@@ -14,33 +14,17 @@ LowRank::Result adapted(const std::string& prefix, std::string_view name, std::s
   return {prefix + std::string(name), std::string(target), product.outputs(), split};
 }
 
-Product::Spec up_of(const std::string& prefix, const Transformer& config) {
-  const auto results = up_results(config.activation);
-  return {.prefix = prefix,
-          .parts = config.names.expert_up,
-          .outputs = std::vector(results, config.ffn),
-          .inputs = config.hidden,
-          .split = {Projection::Split::Of::outputs, std::vector(results, config.tensor().ranks)},
-          .init_std = config.init_std};
-}
-
-Product::Spec down_of(const std::string& prefix, const Transformer& config) {
-  return {.prefix = prefix,
-          .parts = config.names.expert_down,
-          .outputs = {config.hidden},
-          .inputs = config.ffn,
-          .split = {Projection::Split::Of::inputs, {config.tensor().ranks}},
-          .init_std = config.residual_init_std()};
-}
-
 }  // namespace
 
 // Tensor ranks split an expert as they split an MLP.
 Expert::Expert(std::vector<ParamSpec>& params, const std::string& prefix, const Transformer& config, std::uint32_t unit)
     : activation_(config.activation),
       dtype_(config.dtype),
-      up_(params, up_of(prefix, config), config),
-      down_(params, down_of(prefix, config), config) {
+      up_(params,
+          Product::first_of(prefix, config.names.expert_up, std::vector(up_results(config.activation), config.ffn),
+                            std::vector(up_results(config.activation), config.tensor().ranks), config, {}),
+          config),
+      down_(params, Product::second_of(prefix, config.names.expert_down, config.ffn, config, {}), config) {
   const auto first = params.size();
   up_.declare(params, unit, config);
   down_.declare(params, unit, config);
@@ -67,8 +51,7 @@ std::uint64_t Expert::scratch_bytes(std::int64_t rows) const {
                                                 up_.gradient_bytes(0, rows), down_.gradient_bytes(0, rows)});
 }
 
-void Expert::forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView up, TensorView x,
-                     ScratchArena arena) const {
+void Expert::forward(LayerContext& ctx, Tensors weights, TensorView y, TensorView up, TensorView x, ScratchArena arena) const {
   const auto rows = x.shape[0];
   const auto activated = arena.take(middle(rows));
   auto again = arena;
@@ -77,8 +60,8 @@ void Expert::forward(LayerContext& ctx, std::span<const TensorView> weights, Ten
   down_.forward(ctx, down_.prepare(ctx, weights, 0, rows, arena), y, activated, Accumulate::no);
 }
 
-void Expert::input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dx, TensorView dup, TensorView dy,
-                        TensorView up, ScratchArena arena) const {
+void Expert::input_grad(LayerContext& ctx, Tensors weights, TensorView dx, TensorView dup, TensorView dy, TensorView up,
+                        ScratchArena arena) const {
   const auto rows = dy.shape[0];
   const auto dmiddle = arena.take(middle(rows));
   auto again = arena;
@@ -87,16 +70,15 @@ void Expert::input_grad(LayerContext& ctx, std::span<const TensorView> weights, 
   up_.input_grad(ctx, up_.prepare(ctx, weights, 0, rows, arena), dx, dup);
 }
 
-void Expert::weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
-                         TensorView dup, TensorView dy, TensorView up, TensorView x, ScratchArena arena,
-                         Accumulate accumulate) const {
+void Expert::weight_grad(LayerContext& ctx, Tensors weights, Tensors gradients, TensorView dup, TensorView dy, TensorView up,
+                         TensorView x, ScratchArena arena, Accumulate accumulate) const {
   const auto activated = arena.take(middle(x.shape[0]));
   ctx.math.activation(ctx.stream, activation_, activated, up);
   down_.weight_grad(ctx, weights, gradients, 0, dy, activated, accumulate, arena);
   up_.weight_grad(ctx, weights, gradients, 0, dup, x, accumulate, arena);
 }
 
-void Expert::no_weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, Accumulate accumulate) const {
+void Expert::no_weight_grad(LayerContext& ctx, Tensors gradients, Accumulate accumulate) const {
   if (accumulate == Accumulate::yes) return;
   std::vector<PhaseParam> own;
   name_params(own);

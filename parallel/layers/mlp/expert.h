@@ -26,14 +26,13 @@ class Expert {
   [[nodiscard]] double flops(double rows) const;                // of a forward
 
   // `up`: the activation's input, kept for the backward. The rows of all tensors are those of this expert, at least one.
-  void forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView up, TensorView x,
-               ScratchArena arena) const;
-  void input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dx, TensorView dup, TensorView dy,
-                  TensorView up, ScratchArena arena) const;
-  void weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
-                   TensorView dup, TensorView dy, TensorView up, TensorView x, ScratchArena arena, Accumulate accumulate) const;
+  void forward(LayerContext& ctx, Tensors weights, TensorView y, TensorView up, TensorView x, ScratchArena arena) const;
+  void input_grad(LayerContext& ctx, Tensors weights, TensorView dx, TensorView dup, TensorView dy, TensorView up,
+                  ScratchArena arena) const;
+  void weight_grad(LayerContext& ctx, Tensors weights, Tensors gradients, TensorView dup, TensorView dy, TensorView up,
+                   TensorView x, ScratchArena arena, Accumulate accumulate) const;
   // The gradient of an expert without rows: zeros, or nothing to add.
-  void no_weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, Accumulate accumulate) const;
+  void no_weight_grad(LayerContext& ctx, Tensors gradients, Accumulate accumulate) const;
   // The scratch that any of these calls needs for this many rows.
   [[nodiscard]] std::uint64_t scratch_bytes(std::int64_t rows) const;
 

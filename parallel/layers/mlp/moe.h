@@ -102,8 +102,6 @@ class Moe final : public TransformerLayer {
   void add_expert_input(CallSteps& steps, std::int64_t tokens, std::uint32_t expert, std::uint32_t dinputs) const;
   void add_input_result(CallSteps& steps, std::int64_t tokens, std::uint32_t dinputs) const;
   void describe_weight_half(CallSteps& steps, std::int64_t tokens) const;
-  void expert_weights(LayerContext& ctx, const LayerTensors& t, std::uint32_t expert) const;
-  void router_weights(LayerContext& ctx, const LayerTensors& t) const;
 
   // What ranks exchange (moe_ranks.cpp).
   [[nodiscard]] ForwardRooms forward_rooms(CallSteps& steps, std::int64_t tokens) const;

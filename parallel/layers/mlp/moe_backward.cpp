@@ -99,7 +99,17 @@ void Moe::describe_weight_half(CallSteps& steps, std::int64_t tokens) const {
     experts_[e].name_adapters(phase.weights);
     phase.gradients = params_of(experts_[e]);
     phase.saved = phase.carried = Access::read;
-    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) { expert_weights(ctx, t, e); });
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+      const auto all = blocks(ctx, e);
+      auto how = t.accumulate;
+      for (const auto& [first, count, output] : all) {
+        const auto of = [&](const TensorView& rows) { return row_slice(rows, first, count); };
+        experts_[e].weight_grad(ctx, t.weights, t.gradients, of(t.carried[kDup]), of(t.carried[kDresults]), of(t.saved[kUp]),
+                                of(t.saved[kInputs]), ScratchArena(ctx.scratch), how);
+        how = Accumulate::yes;
+      }
+      if (all.empty()) experts_[e].no_weight_grad(ctx, t.gradients, t.accumulate);
+    });
   }
   Phase router{.half = Half::weight,
                .weights = params_of(norm_),
@@ -110,29 +120,14 @@ void Moe::describe_weight_half(CallSteps& steps, std::int64_t tokens) const {
                .scratch_bytes = scratch_of({normed(tokens), norm_.statistics(tokens)}),
                .flops = router_flops(tokens)};
   if (result_norm_) router.saved = Access::read;
-  steps.compute(std::move(router), [this](LayerContext& ctx, const LayerTensors& t) { router_weights(ctx, t); });
-}
-
-void Moe::expert_weights(LayerContext& ctx, const LayerTensors& t, std::uint32_t expert) const {
-  const auto all = blocks(ctx, expert);
-  auto how = t.accumulate;
-  for (const auto& [first, count, output] : all) {
-    experts_[expert].weight_grad(ctx, t.weights, t.gradients, row_slice(t.carried[kDup], first, count),
-                                 row_slice(t.carried[kDresults], first, count), row_slice(t.saved[kUp], first, count),
-                                 row_slice(t.saved[kInputs], first, count), ScratchArena(ctx.scratch), how);
-    how = Accumulate::yes;
-  }
-  if (all.empty()) experts_[expert].no_weight_grad(ctx, t.gradients, t.accumulate);
-}
-
-void Moe::router_weights(LayerContext& ctx, const LayerTensors& t) const {
-  ScratchArena arena(ctx.scratch);
-  const auto n = ctx.shape.tokens();
-  const auto x = arena.take(normed(n)), statistics = arena.take(norm_.statistics(n));
-  norm_.forward(ctx, t.weights, x, t.x, statistics);
-  router_.weight_grad(ctx, t.gradients, {}, t.carried[kDlogits], x, t.accumulate);
-  norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, statistics, t.accumulate);
-  if (result_norm_) result_norm_.weight_grad(ctx, t.gradients, t.dy, of_norm(t), t.accumulate, config_.tensor().leads());
+  steps.compute(std::move(router), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    ScratchArena arena(ctx.scratch);
+    const auto x = arena.take(normed(tokens)), statistics = arena.take(norm_.statistics(tokens));
+    norm_.forward(ctx, t.weights, x, t.x, statistics);
+    router_.weight_grad(ctx, t.gradients, {}, t.carried[kDlogits], x, t.accumulate);
+    norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, statistics, t.accumulate);
+    if (result_norm_) result_norm_.weight_grad(ctx, t.gradients, t.dy, of_norm(t), t.accumulate, config_.tensor().leads());
+  });
 }
 
 }  // namespace terrace::layers

@@ -49,12 +49,7 @@ void Moe::exchange_counts(CallSteps& steps, const ForwardRooms& rooms) const {
     steps.exchange(Half::both, {mesh::kContextRanks, rooms.counted, rooms.counted_by_rank, counts, counts});
   }
   if (!are_dealt()) return;
-  steps.exchange(Half::both, {.members = mesh::kExpertRanks,
-                              .from = rooms.rows,
-                              .to = rooms.rows_by_rank,
-                              .sent = {experts},
-                              .received = {config_.expert().ranks * experts},
-                              .operation = comm::Operation::all_gather});
+  steps.exchange(Half::both, all_gather(mesh::kExpertRanks, rooms.rows, rooms.rows_by_rank, experts, config_.expert().ranks));
   auto read = std::vector{rooms.rows_by_rank, rooms.sent};
   if (merges()) read.push_back(rooms.counted_by_rank);
   steps.compute({.saved = Access::update, .work = CallSteps::uses(read, {})},

@@ -70,29 +70,23 @@ void GridProduct::stage(Half half) {
                  });
 }
 
-void GridProduct::exchange(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t sent, std::int64_t received,
-                           comm::Operation operation, std::uint32_t root) {
-  steps_.exchange(half, {.members = {.axes = axis, .lane = Lane::tensor},
-                         .from = from,
-                         .to = to,
-                         .sent = {sent},
-                         .received = {received},
-                         .operation = operation,
-                         .root = root});
+mesh::Members GridProduct::members(Axis axis) { return {.axes = axis, .lane = Lane::tensor}; }
+
+void GridProduct::send(Half half, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to, std::int64_t elements) {
+  steps_.exchange(half, {members(axis), from, to, {elements}, {elements}, comm::Operation::broadcast, root});
 }
 
-void GridProduct::send(Half half, Way way, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to,
-                       std::int64_t elements) {
-  exchange(half, axis, from, to, elements, elements,
-           way == Way::broadcast ? comm::Operation::broadcast : comm::Operation::reduce, root);
+void GridProduct::reduce(Half half, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to,
+                         std::int64_t elements) {
+  steps_.exchange(half, {members(axis), from, to, {elements}, {elements}, comm::Operation::reduce, root});
 }
 
 void GridProduct::gather(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each) {
-  exchange(half, axis, from, to, each, each * side_, comm::Operation::all_gather);
+  steps_.exchange(half, all_gather(members(axis), from, to, each, side_));
 }
 
 void GridProduct::scatter(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each) {
-  exchange(half, axis, from, to, each * side_, each, comm::Operation::reduce_scatter);
+  steps_.exchange(half, reduce_scatter(members(axis), from, to, each, side_));
 }
 
 // Each piece has some of the block's inputs: either rows, or columns, which must be put side by side.
@@ -106,29 +100,37 @@ TensorView GridProduct::together(LayerContext& ctx, const LayerTensors& t) const
   return block;
 }
 
+// Gathers the other ranks' rows and weights, multiplies once, and scatters the parts of the result: y from x, or dx from dy.
+void GridProduct::in_cube(Half half, LowRank::Of of, std::uint32_t from, GridTensor to) {
+  const bool forward = of == LowRank::Of::x;
+  const auto read = forward ? inputs_ : outputs_, written = forward ? outputs_ : inputs_, all = rows_ * side_;
+  gather(half, forward ? cut_.out : cut_.in, from, rooms_.x, rows_ * read);
+  gather(half, Axis::depth, rooms_.own, rooms_.w, elements() / side_);
+  if (projection_.out_in()) steps_.reserve(rooms_.block, elements());
+  const std::vector gathered{rooms_.x, rooms_.w};
+  steps_.compute({.half = half,
+                  .work = CallSteps::uses(forward ? with_bias(gathered) : gathered, with_block({rooms_.part})),
+                  .flops = flops()},
+                 [=, this_ = *this](LayerContext& ctx, const LayerTensors& t) {
+                   const auto weights = this_.together(ctx, t);
+                   const auto result = CallSteps::view(t, this_.rooms_.part, {all, written});
+                   const auto rows = CallSteps::view(t, this_.rooms_.x, {all, read});
+                   if (!forward) return this_.projection_.input_grad(ctx, {weights, {}}, result, rows);
+                   const bool adds_bias = this_.cut_.place(this_.cut_.in) == 0;
+                   this_.projection_.forward(ctx, {weights, this_.bias(t, adds_bias)}, result, rows);
+                 });
+  scatter(half, forward ? cut_.in : cut_.out, rooms_.part, to.number, rows_ * written);
+  adapt(half, of, {GridTensor::In::work, rooms_.x}, to);
+}
+
 void GridProduct::forward(std::uint32_t x, GridTensor y) {
   constexpr auto half = Half::both;
   stage(half);
-  if (cube_) {
-    gather(half, cut_.out, x, rooms_.x, rows_ * inputs_);
-    gather(half, Axis::depth, rooms_.own, rooms_.w, elements() / side_);
-    if (projection_.out_in()) steps_.reserve(rooms_.block, elements());
-    steps_.compute({.work = CallSteps::uses(with_bias({rooms_.x, rooms_.w}), with_block({rooms_.part})), .flops = flops()},
-                   [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
-                     const auto all = this_.rows_ * this_.side_;
-                     this_.projection_.forward(ctx,
-                                               {this_.together(ctx, t), this_.bias(t, this_.cut_.place(this_.cut_.in) == 0)},
-                                               CallSteps::view(t, this_.rooms_.part, {all, this_.outputs_}),
-                                               CallSteps::view(t, this_.rooms_.x, {all, this_.inputs_}));
-                   });
-    scatter(half, cut_.in, rooms_.part, y.number, rows_ * outputs_);
-    narrow(half, LowRank::Of::x, {GridTensor::In::work, rooms_.x}, rooms_.u);
-    return widen(half, LowRank::Of::x, rooms_.u, y);
-  }
+  if (cube_) return in_cube(half, LowRank::Of::x, x, y);
   if (y.in == GridTensor::In::work) steps_.reserve(y.number, rows_ * outputs_);
   for (std::uint32_t l = 0; l < side_; ++l) {
-    send(half, Way::broadcast, cut_.out, l, x, rooms_.x, rows_ * inputs_);
-    send(half, Way::broadcast, cut_.in, l, rooms_.own, rooms_.w, elements());
+    send(half, cut_.out, l, x, rooms_.x, rows_ * inputs_);
+    send(half, cut_.in, l, rooms_.own, rooms_.w, elements());
     const std::vector read{x, rooms_.x, rooms_.own, rooms_.w};
     Phase phase{.work = CallSteps::uses(l == 0 ? with_bias(read) : read, {}), .flops = flops() / static_cast<double>(side_)};
     y.use(phase, l == 0 ? Access::overwrite : Access::update, Access::update);
@@ -140,12 +142,10 @@ void GridProduct::forward(std::uint32_t x, GridTensor y) {
           CallSteps::view(t, from, {this_.rows_, this_.inputs_}), l == 0 ? Accumulate::no : Accumulate::yes);
     });
   }
-  narrow(half, LowRank::Of::x, {GridTensor::In::work, x}, rooms_.u);
-  widen(half, LowRank::Of::x, rooms_.u, y);
+  adapt(half, LowRank::Of::x, {GridTensor::In::work, x}, y);
 }
 
 void GridProduct::narrow(Half half, LowRank::Of of, GridTensor from, std::uint32_t to) {
-  if (!adapters_) return;
   const bool of_x = of == LowRank::Of::x;
   const Shape whole{rows_ * (cube_ ? side_ : 1), of_x ? inputs_ : outputs_}, narrow{whole[0], adapters_.columns()};
   Phase phase{.half = half,
@@ -159,19 +159,21 @@ void GridProduct::narrow(Half half, LowRank::Of of, GridTensor from, std::uint32
   });
   const auto axis = cube_ && of_x ? cut_.in : cut_.out;
   const auto elements = rows_ * narrow[1];
-  cube_ ? scatter(half, axis, rooms_.narrow, to, elements)
-        : exchange(half, axis, rooms_.narrow, to, elements, elements, comm::Operation::all_reduce);
+  steps_.exchange(half, cube_ ? reduce_scatter(members(axis), rooms_.narrow, to, elements, side_)
+                              : all_reduce(members(axis), rooms_.narrow, to, elements));
 }
 
-void GridProduct::widen(Half half, LowRank::Of of, std::uint32_t from, GridTensor to) {
+void GridProduct::adapt(Half half, LowRank::Of of, GridTensor from, GridTensor to) {
   if (!adapters_) return;
+  const auto between = of == LowRank::Of::x ? rooms_.u : rooms_.du;
+  narrow(half, of, from, between);
   const Shape whole{rows_, of == LowRank::Of::x ? outputs_ : inputs_}, narrow{rows_, adapters_.columns()};
   Phase phase{
-      .half = half, .weights = of_adapters_, .work = CallSteps::uses({from}, {}), .scratch_bytes = adapters_.matrix_bytes()};
+      .half = half, .weights = of_adapters_, .work = CallSteps::uses({between}, {}), .scratch_bytes = adapters_.matrix_bytes()};
   to.use(phase, Access::update, Access::update);
   steps_.compute(std::move(phase), [=, &adapters = adapters_](LayerContext& ctx, const LayerTensors& t) {
     ScratchArena arena(ctx.scratch);
-    adapters.widen(ctx, t.weights, adapters.place(arena, 0), of, to.view(t, whole), CallSteps::view(t, from, narrow));
+    adapters.widen(ctx, t.weights, adapters.place(arena, 0), of, to.view(t, whole), CallSteps::view(t, between, narrow));
   });
 }
 
@@ -194,23 +196,9 @@ void GridProduct::adapter_gradients(std::uint32_t x, GridTensor dy, bool first_r
 
 void GridProduct::input_grad(GridTensor dy, std::uint32_t dx, Half half) {
   stage(half);
-  if (cube_) {
-    gather(half, cut_.in, dy.number, rooms_.x, rows_ * outputs_);
-    gather(half, Axis::depth, rooms_.own, rooms_.w, elements() / side_);
-    if (projection_.out_in()) steps_.reserve(rooms_.block, elements());
-    steps_.compute({.half = half, .work = CallSteps::uses({rooms_.x, rooms_.w}, with_block({rooms_.part})), .flops = flops()},
-                   [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
-                     const auto all = this_.rows_ * this_.side_;
-                     this_.projection_.input_grad(ctx, {this_.together(ctx, t), {}},
-                                                  CallSteps::view(t, this_.rooms_.part, {all, this_.inputs_}),
-                                                  CallSteps::view(t, this_.rooms_.x, {all, this_.outputs_}));
-                   });
-    scatter(half, cut_.out, rooms_.part, dx, rows_ * inputs_);
-    narrow(half, LowRank::Of::dy, {GridTensor::In::work, rooms_.x}, rooms_.du);
-    return widen(half, LowRank::Of::dy, rooms_.du, {GridTensor::In::work, dx});
-  }
+  if (cube_) return in_cube(half, LowRank::Of::dy, dy.number, {GridTensor::In::work, dx});
   for (std::uint32_t l = 0; l < side_; ++l) {
-    send(half, Way::broadcast, cut_.in, l, rooms_.own, rooms_.w, elements());
+    send(half, cut_.in, l, rooms_.own, rooms_.w, elements());
     Phase phase{.half = half,
                 .work = CallSteps::uses({rooms_.own, rooms_.w}, {rooms_.part}),
                 .flops = flops() / static_cast<double>(side_)};
@@ -222,10 +210,9 @@ void GridProduct::input_grad(GridTensor dy, std::uint32_t dx, Half half) {
                                    dy.view(t, {this_.rows_, this_.outputs_}));
     });
     // In 2D, the ranks of a row have the blocks of x as well as those of y, so dx is reduced over the row.
-    send(half, Way::reduce, cut_.out, l, rooms_.part, dx, rows_ * inputs_);
+    reduce(half, cut_.out, l, rooms_.part, dx, rows_ * inputs_);
   }
-  narrow(half, LowRank::Of::dy, dy, rooms_.du);
-  widen(half, LowRank::Of::dy, rooms_.du, {GridTensor::In::work, dx});
+  adapt(half, LowRank::Of::dy, dy, {GridTensor::In::work, dx});
 }
 
 // With adapters, W is frozen.
@@ -255,7 +242,7 @@ void GridProduct::weight_grad(std::uint32_t x, GridTensor dy, bool first_rows) {
   }
   if (adapters_) return adapter_gradients(x, dy, first_rows);
   for (std::uint32_t l = 0; l < side_; ++l) {
-    send(half, Way::broadcast, cut_.out, l, x, rooms_.x, rows_ * inputs_);
+    send(half, cut_.out, l, x, rooms_.x, rows_ * inputs_);
     Phase phase{
         .half = half, .work = CallSteps::uses({x, rooms_.x}, {rooms_.sum}), .flops = flops() / static_cast<double>(side_)};
     dy.use(phase, Access::read, Access::read);
@@ -265,7 +252,7 @@ void GridProduct::weight_grad(std::uint32_t x, GridTensor dy, bool first_rows) {
                                          dy.view(t, {this_.rows_, this_.outputs_}),
                                          CallSteps::view(t, from, {this_.rows_, this_.inputs_}), Accumulate::no);
     });
-    send(half, Way::reduce, cut_.in, l, rooms_.sum, rooms_.gradient, elements());
+    reduce(half, cut_.in, l, rooms_.sum, rooms_.gradient, elements());
   }
 }
 

@@ -29,11 +29,27 @@
 #include <vector>
 
 #include <terrace/parallel/layers/parts/grid_cut.h>
-#include <terrace/parallel/layers/parts/grid_tensor.h>
 #include <terrace/parallel/layers/parts/product.h>
 #include <terrace/parallel/model/call_steps.h>
 
 namespace terrace::layers {
+
+// A tensor of a call that a phase reads or writes.
+struct GridTensor {
+  enum class In : std::uint8_t { work, saved, carried } in = In::work;
+  std::uint32_t number = 0;
+
+  [[nodiscard]] TensorView view(const LayerTensors& t, Shape shape) const {
+    return part((in == In::work ? t.work : in == In::saved ? t.saved : t.carried)[number], 0, shape);
+  }
+  // Adds this tensor to those that the phase uses. Saved tensors have one access for all of them, `of_all`, and so have carried
+  // ones.
+  void use(Phase& phase, Access access, Access of_all) const {
+    if (in == In::work) phase.work.push_back({number, access});
+    if (in == In::saved) phase.saved = of_all;
+    if (in == In::carried) phase.carried = of_all;
+  }
+};
 
 // Working tensors that the products of a call share.
 struct GridRooms {
@@ -62,18 +78,16 @@ class GridProduct {
   [[nodiscard]] std::vector<std::uint32_t> gradient() const;
   [[nodiscard]] std::vector<std::uint32_t> bias_gradient() const;
 
-  [[nodiscard]] std::int64_t inputs() const { return inputs_; }    // of a block
-  [[nodiscard]] std::int64_t outputs() const { return outputs_; }  // of a block
+  [[nodiscard]] static mesh::Members members(Axis axis);
 
  private:
-  enum class Way : std::uint8_t { broadcast, reduce };
   // `rooms`, and, if the product has one, the room of the bias, or the room in which a gathered block is joined.
   [[nodiscard]] std::vector<std::uint32_t> with_bias(std::vector<std::uint32_t> rooms) const;
   [[nodiscard]] std::vector<std::uint32_t> with_block(std::vector<std::uint32_t> rooms) const;
   void stage(Half half);  // copies this rank's block of W into rooms.own
-  void exchange(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t sent, std::int64_t received,
-                comm::Operation operation, std::uint32_t root = 0);
-  void send(Half half, Way way, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to, std::int64_t elements);
+  void send(Half half, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to, std::int64_t elements);
+  void reduce(Half half, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to, std::int64_t elements);
+  void in_cube(Half half, LowRank::Of of, std::uint32_t from, GridTensor to);
   void gather(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each);
   void scatter(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each);
   [[nodiscard]] Shape matrix() const;  // of a block of W
@@ -85,7 +99,7 @@ class GridProduct {
   [[nodiscard]] double flops() const;  // of a whole product on this rank
   // Adapters. `from`: x or dy, in 3D as gathered.
   void narrow(Half half, LowRank::Of of, GridTensor from, std::uint32_t to);
-  void widen(Half half, LowRank::Of of, std::uint32_t from, GridTensor to);
+  void adapt(Half half, LowRank::Of of, GridTensor from, GridTensor to);
   void adapter_gradients(std::uint32_t x, GridTensor dy, bool first_rows);
 
   CallSteps& steps_;  // used while the call is described

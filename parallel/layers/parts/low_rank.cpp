@@ -32,14 +32,6 @@ LowRank::LowRank(std::vector<ParamSpec>& params, const std::vector<Result>& resu
   scale_ = config.adapters.alpha / static_cast<double>(rank_);
 }
 
-std::vector<LowRank::Result> LowRank::results_of(const Projection& product, const std::string& prefix,
-                                                 const std::vector<std::string>& tensors) {
-  std::vector<Result> all;
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    all.push_back({prefix + tensors[i], tensors[i], product.widths()[i], product.output_splits()[i]});
-  return all;
-}
-
 void LowRank::name_params(std::vector<PhaseParam>& of_phase) const {
   for (const auto& part : parts_)
     for (const auto p : {part.a, part.b}) of_phase.push_back({static_cast<std::uint32_t>(p)});
@@ -80,7 +72,7 @@ LowRank::GradientRoom LowRank::place_gradient(ScratchArena& arena, std::int64_t 
           .one = arena.take(sums, {cuts_inputs_ ? std::max(widest, inputs_) : widest, rank_})};
 }
 
-TensorView LowRank::all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, std::uint32_t tile) const {
+TensorView LowRank::all_a(LayerContext& ctx, Tensors weights, const Room& room, std::uint32_t tile) const {
   if (parts_.size() == 1 && !cuts_inputs_) return weights[parts_[0].a];
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto to = row_slice(room.a, static_cast<std::int64_t>(i) * rank_, rank_);
@@ -92,7 +84,7 @@ TensorView LowRank::all_a(LayerContext& ctx, std::span<const TensorView> weights
   return room.a;
 }
 
-TensorView LowRank::all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, std::uint32_t tile) const {
+TensorView LowRank::all_b(LayerContext& ctx, Tensors weights, const Room& room, std::uint32_t tile) const {
   if (is_whole()) return b_of(weights, parts_[0], tile, 0).rows;
   ctx.math.zero(ctx.stream, room.b);
   for (std::size_t i = 0; i < parts_.size(); ++i)
@@ -104,8 +96,8 @@ TensorView LowRank::all_b(LayerContext& ctx, std::span<const TensorView> weights
   return room.b;
 }
 
-TensorView LowRank::narrow(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, Of of, TensorView to,
-                           TensorView from, std::uint32_t tile) const {
+TensorView LowRank::narrow(LayerContext& ctx, Tensors weights, const Room& room, Of of, TensorView to, TensorView from,
+                           std::uint32_t tile) const {
   const auto matrix = of == Of::x ? all_a(ctx, weights, room, tile) : all_b(ctx, weights, room, tile);
   to = row_slice(to, 0, from.shape[0]);
   ctx.math.matmul(ctx.stream, to, from, Transpose::no, matrix, of == Of::x ? Transpose::yes : Transpose::no);
@@ -113,34 +105,28 @@ TensorView LowRank::narrow(LayerContext& ctx, std::span<const TensorView> weight
   return to;
 }
 
-void LowRank::widen(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, Of of, TensorView to,
-                    TensorView from, std::uint32_t tile) const {
+void LowRank::widen(LayerContext& ctx, Tensors weights, const Room& room, Of of, TensorView to, TensorView from,
+                    std::uint32_t tile) const {
   const auto matrix = of == Of::x ? all_b(ctx, weights, room, tile) : all_a(ctx, weights, room, tile);
   ctx.math.matmul(ctx.stream, to, from, Transpose::no, matrix, of == Of::x ? Transpose::yes : Transpose::no, {},
                   Accumulate::yes);
 }
 
-void LowRank::forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y, TensorView x,
-                      std::uint32_t tile) const {
-  if (!parts_.empty()) widen(ctx, weights, room, Of::x, y, narrow(ctx, weights, room, Of::x, room.u, x, tile), tile);
+void LowRank::add(LayerContext& ctx, Tensors weights, const Room& room, Of of, TensorView to, TensorView from,
+                  std::uint32_t tile) const {
+  if (!parts_.empty()) widen(ctx, weights, room, of, to, narrow(ctx, weights, room, of, room.u, from, tile), tile);
 }
 
-void LowRank::input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx, TensorView dy,
-                         std::uint32_t tile) const {
-  if (!parts_.empty()) widen(ctx, weights, room, Of::dy, dx, narrow(ctx, weights, room, Of::dy, room.u, dy, tile), tile);
-}
-
-void LowRank::weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
-                          const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate,
-                          std::uint32_t tile) const {
+void LowRank::weight_grad(LayerContext& ctx, Tensors weights, Tensors gradients, const GradientRoom& room, TensorView dy,
+                          TensorView x, Accumulate accumulate, std::uint32_t tile) const {
   if (parts_.empty()) return;
   const auto u = narrow(ctx, weights, room.forward, Of::x, room.forward.u, x, tile),
              du = narrow(ctx, weights, room.forward, Of::dy, room.du, dy, tile);
   this->gradients(ctx, gradients, room, u, du, dy, x, accumulate, tile);
 }
 
-void LowRank::gradients(LayerContext& ctx, std::span<const TensorView> gradients, const GradientRoom& room, TensorView u,
-                        TensorView du, TensorView dy, TensorView x, Accumulate accumulate, std::uint32_t tile) const {
+void LowRank::gradients(LayerContext& ctx, Tensors gradients, const GradientRoom& room, TensorView u, TensorView du,
+                        TensorView dy, TensorView x, Accumulate accumulate, std::uint32_t tile) const {
   // What all tiles have in common is a sum over them.
   const auto of_a = tiles_ > 1 && tile > 0 ? Accumulate::yes : accumulate,
              of_b = cuts_inputs_ && tile > 0 ? Accumulate::yes : accumulate;

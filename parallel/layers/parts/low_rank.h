@@ -38,9 +38,6 @@ class LowRank {
   // Appends the parameters of those results that the transformer adapts, as a separate unit.
   LowRank(std::vector<ParamSpec>& params, const std::vector<Result>& results, const Projection& product, std::uint32_t unit,
           const Transformer& config);
-  // The results of a product, of which each may have an adapter.
-  static std::vector<Result> results_of(const Projection& product, const std::string& prefix,
-                                        const std::vector<std::string>& tensors);
 
   // From here on, a call computes for a tile of the product's outputs, or of its inputs: it uses the tile's rows of B, or
   // columns of A. Tiles of outputs add to one gradient of A, tiles of inputs to one gradient of B. `blocks`: results of equal
@@ -61,23 +58,21 @@ class LowRank {
   [[nodiscard]] Room place(ScratchArena& arena, std::int64_t rows) const;
   [[nodiscard]] GradientRoom place_gradient(ScratchArena& arena, std::int64_t rows) const;
 
-  // Each call adds to what the product has written. The room may be for more rows.
-  void forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y, TensorView x,
-               std::uint32_t tile = 0) const;
-  void input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx, TensorView dy,
-                  std::uint32_t tile = 0) const;
-  void weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
-                   const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate, std::uint32_t tile = 0) const;
+  // add() adds to what the product has written: to y from x, or to dx from dy. The room may be for more rows.
+  enum class Of : std::uint8_t { x, dy };
+  void add(LayerContext& ctx, Tensors weights, const Room& room, Of of, TensorView to, TensorView from,
+           std::uint32_t tile) const;
+  void weight_grad(LayerContext& ctx, Tensors weights, Tensors gradients, const GradientRoom& room, TensorView dy, TensorView x,
+                   Accumulate accumulate, std::uint32_t tile = 0) const;
 
   // The same in steps. narrow() computes u = s · x · Aᵀ (or du = s · dy · B) in the first rows of `to`; widen() adds u · Bᵀ to
   // y (or du · A to dx). Their rooms need no rows.
-  enum class Of : std::uint8_t { x, dy };
-  TensorView narrow(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, Of of, TensorView to,
-                    TensorView from, std::uint32_t tile = 0) const;
-  void widen(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, Of of, TensorView to, TensorView from,
+  TensorView narrow(LayerContext& ctx, Tensors weights, const Room& room, Of of, TensorView to, TensorView from,
+                    std::uint32_t tile = 0) const;
+  void widen(LayerContext& ctx, Tensors weights, const Room& room, Of of, TensorView to, TensorView from,
              std::uint32_t tile = 0) const;
-  void gradients(LayerContext& ctx, std::span<const TensorView> gradients, const GradientRoom& room, TensorView u,
-                 TensorView du, TensorView dy, TensorView x, Accumulate accumulate, std::uint32_t tile = 0) const;
+  void gradients(LayerContext& ctx, Tensors gradients, const GradientRoom& room, TensorView u, TensorView du, TensorView dy,
+                 TensorView x, Accumulate accumulate, std::uint32_t tile = 0) const;
   [[nodiscard]] std::int64_t columns() const { return rank_ * std::ssize(parts_); }  // of u
   [[nodiscard]] std::uint64_t matrix_bytes() const {                                 // of a room without rows
     return measured([&](ScratchArena& arena) { return place(arena, 0); });
@@ -89,17 +84,14 @@ class LowRank {
     std::int64_t first_output = 0, outputs = 0;
   };
   [[nodiscard]] bool is_whole() const { return parts_.size() == 1 && parts_[0].outputs == outputs_ && blocks_ == 1; }
-  [[nodiscard]] TensorView all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room,
-                                 std::uint32_t tile) const;
-  [[nodiscard]] TensorView all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room,
-                                 std::uint32_t tile) const;
+  [[nodiscard]] TensorView all_a(LayerContext& ctx, Tensors weights, const Room& room, std::uint32_t tile) const;
+  [[nodiscard]] TensorView all_b(LayerContext& ctx, Tensors weights, const Room& room, std::uint32_t tile) const;
   // The tile's rows of a B, or of its gradient, and their place among the tile's outputs, block by block.
   struct RowsOfB {
     TensorView rows;
     std::int64_t output = 0;
   };
-  [[nodiscard]] RowsOfB b_of(std::span<const TensorView> tensors, const Part& part_of, std::uint32_t tile,
-                             std::uint32_t block) const {
+  [[nodiscard]] RowsOfB b_of(Tensors tensors, const Part& part_of, std::uint32_t tile, std::uint32_t block) const {
     const auto rows = part_of.outputs / blocks_;
     return {row_slice(tensors[part_of.b], (block * tiles_ + tile % tiles_) * rows, rows), part_of.first_output + block * rows};
   }

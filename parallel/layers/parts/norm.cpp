@@ -1,20 +1,6 @@
-#include <stdexcept>
-
 #include <terrace/parallel/layers/parts/norm.h>
 
 namespace terrace::layers {
-namespace {
-
-bool removes_mean(NormKind kind) {
-  switch (kind) {
-    case NormKind::layer: return true;
-    case NormKind::rms: return false;
-  }
-  throw std::logic_error("a kind of norm without a case");
-}
-
-}  // namespace
-
 Init gain_init(const Transformer& config) { return config.norm_offset == 0 ? Init{InitKind::ones} : Init{}; }
 
 NormStatistics::NormStatistics(const TensorView& packed)
@@ -31,7 +17,7 @@ NormStatistics NormStatistics::rows(std::int64_t first, std::int64_t count) cons
 Norm::Norm(std::vector<ParamSpec>& params, std::string_view prefix, const Transformer& config)
     : first_(params.size()),
       present_(!prefix.empty()),
-      centred_(present_ && removes_mean(config.norm)),
+      centred_(present_ && config.norm == NormKind::layer),
       eps_(config.norm_eps),
       offset_(config.norm_offset),
       dtype_(config.dtype) {
@@ -49,21 +35,20 @@ void Norm::name_params(std::vector<PhaseParam>& of_phase) const {
     of_phase.push_back({static_cast<std::uint32_t>(first_ + p)});
 }
 
-void Norm::forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
-                   const NormStatistics& statistics) const {
+void Norm::forward(LayerContext& ctx, Tensors weights, TensorView y, TensorView x, const NormStatistics& statistics) const {
   if (!present_) return ctx.math.convert(ctx.stream, y, x);
   ctx.math.norm(ctx.stream, y, statistics.mean, statistics.rstd, x, weights[first_],
                 centred_ ? weights[first_ + 1] : TensorView{}, eps_, offset_);
 }
 
-void Norm::input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dx, TensorView dy, TensorView x,
+void Norm::input_grad(LayerContext& ctx, Tensors weights, TensorView dx, TensorView dy, TensorView x,
                       const NormStatistics& statistics, Accumulate accumulate) const {
   if (!present_) return ctx.math.convert(ctx.stream, dx, dy, accumulate);
   ctx.math.norm_input_grad(ctx.stream, dx, dy, x, weights[first_], statistics.mean, statistics.rstd, accumulate, offset_);
 }
 
-void Norm::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dy, TensorView x,
-                       const NormStatistics& statistics, Accumulate accumulate) const {
+void Norm::weight_grad(LayerContext& ctx, Tensors gradients, TensorView dy, TensorView x, const NormStatistics& statistics,
+                       Accumulate accumulate) const {
   if (!present_) return;
   const auto gain = gradients[first_], bias = centred_ ? gradients[first_ + 1] : TensorView{};  // empty if frozen
   if (!gain.empty())

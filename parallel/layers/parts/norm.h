@@ -38,12 +38,11 @@ class Norm {
   explicit operator bool() const { return present_; }
   [[nodiscard]] TensorSpec statistics(std::int64_t rows) const;
   void name_params(std::vector<PhaseParam>& of_phase) const;  // appends its parameters
-  void forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
-               const NormStatistics& statistics) const;
-  void input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dx, TensorView dy, TensorView x,
+  void forward(LayerContext& ctx, Tensors weights, TensorView y, TensorView x, const NormStatistics& statistics) const;
+  void input_grad(LayerContext& ctx, Tensors weights, TensorView dx, TensorView dy, TensorView x,
                   const NormStatistics& statistics, Accumulate accumulate) const;
-  void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dy, TensorView x,
-                   const NormStatistics& statistics, Accumulate accumulate) const;
+  void weight_grad(LayerContext& ctx, Tensors gradients, TensorView dy, TensorView x, const NormStatistics& statistics,
+                   Accumulate accumulate) const;
 
  private:
   std::size_t first_;

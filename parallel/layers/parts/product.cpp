@@ -5,6 +5,18 @@
 
 namespace terrace::layers {
 
+Product::Spec Product::first_of(std::string prefix, const ProjectionParts& parts, std::vector<std::int64_t> outputs,
+                                std::vector<std::uint32_t> ways, const Transformer& config, const Tiles& tiles) {
+  return {std::move(prefix), parts, std::move(outputs), config.hidden, {Projection::Split::Of::outputs, std::move(ways)},
+          config.init_std,   tiles};
+}
+
+Product::Spec Product::second_of(std::string prefix, const ProjectionParts& parts, std::int64_t inputs,
+                                 const Transformer& config, const Tiles& tiles) {
+  return {std::move(prefix),          parts, {config.hidden}, inputs, {Projection::Split::Of::inputs, {config.tensor().ranks}},
+          config.residual_init_std(), tiles};
+}
+
 Product::Product(std::vector<ParamSpec>& params, Spec spec, const Transformer& config)
     : spec_(std::move(spec)),
       dtype_(config.dtype),
@@ -26,17 +38,21 @@ Product::Product(std::vector<ParamSpec>& params, Spec spec, const Transformer& c
 }
 
 void Product::declare(std::vector<ParamSpec>& params, std::uint32_t unit, const Transformer& config) {
+  const auto first = params.size();
   const ProjectionParts parts{spec_.parts.tensors, spec_.parts.bias && !spec_.tiles.apart};
   whole_ = tile_ = Projection(params, spec_.prefix, parts, spec_.outputs, spec_.inputs, spec_.split, spec_.init_std, config);
   using Of = Projection::Split::Of;
-  if (spec_.tiles.apart)
-    tile_.cut(params, of_inputs() ? Of::inputs : Of::outputs, tiles(), fused(), unit);
-  else
-    whole_.set_unit(params, unit);
+  if (spec_.tiles.apart) tile_.cut(params, of_inputs() ? Of::inputs : Of::outputs, tiles(), fused());
+  for (auto p = first; p < params.size(); ++p) params[p].unit = unit;
 }
 
 void Product::adapt(std::vector<ParamSpec>& params, std::uint32_t unit, const Transformer& config) {
-  adapt(params, LowRank::results_of(whole_, spec_.prefix, spec_.parts.tensors), unit, config);
+  std::vector<LowRank::Result> results;
+  for (std::size_t i = 0; const auto& tensor : spec_.parts.tensors) {
+    results.push_back({spec_.prefix + tensor, tensor, whole_.widths()[i], whole_.output_splits()[i]});
+    ++i;
+  }
+  adapt(params, results, unit, config);
 }
 
 void Product::adapt(std::vector<ParamSpec>& params, const std::vector<LowRank::Result>& results, std::uint32_t unit,
@@ -49,7 +65,7 @@ void Product::adapt(std::vector<ParamSpec>& params, const std::vector<LowRank::R
 std::vector<PhaseParam> Product::params(std::uint32_t tile) const {
   std::vector<PhaseParam> all;
   for (const auto bias : biases_) all.push_back({bias});
-  spec_.tiles.apart ? tile_.name_tile(all, tile) : whole_.name_params(all);
+  tile_.name_params(all, tile);
   if (adapts(tile)) adapters_.name_params(all);
   return all;
 }
@@ -60,35 +76,28 @@ std::vector<PhaseParam> Product::adapters(std::uint32_t tile) const {
   return all;
 }
 
-Product::Ready Product::place(std::uint32_t tile, std::int64_t rows, ScratchArena& arena) const {
-  Ready ready{.params = {}, .tile = tile, .weights = {}, .columns = {}, .bias = {}, .adapters = {}};
+Product::Ready Product::place(std::uint32_t tile, std::int64_t rows, ScratchArena& arena, bool gradient) const {
+  const auto dtype = gradient ? accumulator_of(dtype_) : dtype_;
+  Ready ready{.tile = tile};
   if (in_columns()) ready.columns = arena.take(dtype_, {rows, tile_.outputs()});
-  ready.weights = tile_.place_weights(arena);
-  if (biases_.size() * fused() > 1) ready.bias = arena.take(dtype_, {tile_.outputs()});
-  if (adapts(tile)) ready.adapters = adapters_.place(arena, rows);
+  ready.weights = tile_.place(arena, dtype);
+  if (biases_.size() * fused() > 1) ready.bias = arena.take(dtype, {tile_.outputs()});
+  if (adapts(tile) && gradient) ready.adapters = adapters_.place_gradient(arena, rows);
+  if (adapts(tile) && !gradient) ready.adapters.forward = adapters_.place(arena, rows);
   return ready;
 }
 
-Product::Gradient Product::place_gradient(std::uint32_t tile, std::int64_t rows, ScratchArena& arena) const {
-  Gradient gradient;
-  if (in_columns()) gradient.columns = arena.take(dtype_, {rows, tile_.outputs()});
-  gradient.weights = tile_.place_gradient(arena);
-  if (biases_.size() * fused() > 1) gradient.bias = arena.take(accumulator_of(dtype_), {tile_.outputs()});
-  if (adapts(tile)) gradient.adapters = adapters_.place_gradient(arena, rows);
-  return gradient;
-}
-
 std::uint64_t Product::scratch_bytes(std::uint32_t tile, std::int64_t rows) const {
-  return measured([&](ScratchArena& arena) { return place(tile, rows, arena); });
+  return measured([&](ScratchArena& arena) { return place(tile, rows, arena, false); });
 }
 
 std::uint64_t Product::gradient_bytes(std::uint32_t tile, std::int64_t rows) const {
-  return measured([&](ScratchArena& arena) { return place_gradient(tile, rows, arena); });
+  return measured([&](ScratchArena& arena) { return place(tile, rows, arena, true); });
 }
 
-Product::Ready Product::prepare(LayerContext& ctx, std::span<const TensorView> weights, std::uint32_t tile, std::int64_t rows,
+Product::Ready Product::prepare(LayerContext& ctx, Tensors weights, std::uint32_t tile, std::int64_t rows,
                                 ScratchArena& arena) const {
-  auto ready = place(tile, rows, arena);
+  auto ready = place(tile, rows, arena, false);
   ready.params = weights;
   ready.weights = tile_.prepare(ctx, weights, ready.weights);
   return ready;
@@ -105,7 +114,7 @@ void Product::each_run(std::uint32_t tile, Move&& move) const {
 }
 
 template <class Use>
-void Product::each_bias(std::span<const TensorView> tensors, std::uint32_t tile, Use&& use) const {
+void Product::each_bias(Tensors tensors, std::uint32_t tile, Use&& use) const {
   std::size_t number = 0;
   if (biases_.empty()) return;
   each_run(of_inputs() ? 0 : tile, [&](std::int64_t in_whole, std::int64_t in_tile, std::int64_t width) {
@@ -138,7 +147,7 @@ void Product::forward(LayerContext& ctx, const Ready& ready, TensorView y, Tenso
   } else {
     tile_.forward(ctx, weights, y, x, accumulate);
   }
-  if (adapts(ready.tile)) adapters_.forward(ctx, ready.params, ready.adapters, y, x, ready.tile);
+  if (adapts(ready.tile)) adapters_.add(ctx, ready.params, ready.adapters.forward, LowRank::Of::x, y, x, ready.tile);
 }
 
 void Product::input_grad(LayerContext& ctx, const Ready& ready, TensorView dx, TensorView dy) const {
@@ -151,31 +160,31 @@ void Product::input_grad(LayerContext& ctx, const Ready& ready, TensorView dx, T
     });
   }
   tile_.input_grad(ctx, ready.weights, dx, of_tile, how);
-  if (adapts(ready.tile)) adapters_.input_grad(ctx, ready.params, ready.adapters, dx, dy, ready.tile);
+  if (adapts(ready.tile)) adapters_.add(ctx, ready.params, ready.adapters.forward, LowRank::Of::dy, dx, dy, ready.tile);
 }
 
-void Product::weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
-                          std::uint32_t tile, TensorView dy, TensorView x, Accumulate accumulate, ScratchArena arena) const {
-  const auto place = place_gradient(tile, x.shape[0], arena);
+void Product::weight_grad(LayerContext& ctx, Tensors weights, Tensors gradients, std::uint32_t tile, TensorView dy,
+                          TensorView x, Accumulate accumulate, ScratchArena arena) const {
+  const auto room = place(tile, x.shape[0], arena, true);
   auto of_tile = dy;
   if (in_columns()) {
-    of_tile = place.columns;
+    of_tile = room.columns;
     each_run(tile, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
       ctx.math.columns(ctx.stream, of_tile, to, dy, from, count);
     });
   }
-  tile_.weight_grad(ctx, gradients, place.weights, of_tile, x, accumulate);
-  if (!of_inputs()) tile_bias_grad(ctx, gradients, tile, place.bias, of_tile, accumulate);
-  if (adapts(tile)) adapters_.weight_grad(ctx, weights, gradients, place.adapters, dy, x, accumulate, tile);
+  tile_.weight_grad(ctx, gradients, room.weights, of_tile, x, accumulate);
+  if (!of_inputs()) tile_bias_grad(ctx, gradients, tile, room.bias, of_tile, accumulate);
+  if (adapts(tile)) adapters_.weight_grad(ctx, weights, gradients, room.adapters, dy, x, accumulate, tile);
 }
 
-void Product::bias_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dy, Accumulate accumulate) const {
+void Product::bias_grad(LayerContext& ctx, Tensors gradients, TensorView dy, Accumulate accumulate) const {
   tile_bias_grad(ctx, gradients, 0, {}, dy, accumulate);
 }
 
 // The bias belongs to the rank that adds it: only that rank computes its gradient.
-void Product::tile_bias_grad(LayerContext& ctx, std::span<const TensorView> gradients, std::uint32_t tile, TensorView place,
-                             TensorView dy, Accumulate accumulate) const {
+void Product::tile_bias_grad(LayerContext& ctx, Tensors gradients, std::uint32_t tile, TensorView place, TensorView dy,
+                             Accumulate accumulate) const {
   if (adds_bias_ && !place.empty()) ctx.math.bias_grad(ctx.stream, place, dy, Accumulate::no);
   each_bias(gradients, tile, [&](const TensorView& gradient, std::int64_t in_tile) {
     if (gradient.empty()) return;  // frozen

@@ -38,6 +38,11 @@ class Product {
     double init_std = 0;
     Tiles tiles = {};
   };
+  // The two products of a branch or of an expert: tensor ranks split the results of the first, so the inputs of the second.
+  static Spec first_of(std::string prefix, const ProjectionParts& parts, std::vector<std::int64_t> outputs,
+                       std::vector<std::uint32_t> ways, const Transformer& config, const Tiles& tiles);
+  static Spec second_of(std::string prefix, const ProjectionParts& parts, std::int64_t inputs, const Transformer& config,
+                        const Tiles& tiles);
   // Declares the biases, if they are apart; declare() then declares the matrices, and adapt() the adapters.
   Product(std::vector<ParamSpec>& params, Spec spec, const Transformer& config);
   void declare(std::vector<ParamSpec>& params, std::uint32_t unit, const Transformer& config);
@@ -60,34 +65,30 @@ class Product {
 
   // What the calls of a phase use, prepared once.
   struct Ready {
-    std::span<const TensorView> params;
+    Tensors params = {};
     std::uint32_t tile = 0;
-    Projection::Whole weights;
-    TensorView columns, bias;  // scratch for the tile's columns of y or dy, and for a bias that comes from several tensors
-    LowRank::Room adapters;
+    Projection::Whole weights = {};
+    TensorView columns = {},
+               bias = {};  // scratch for the tile's columns of y or dy, and for a bias that comes from several tensors
+    LowRank::GradientRoom adapters = {};
   };
   // `rows`: the most of a call.
-  [[nodiscard]] Ready prepare(LayerContext& ctx, std::span<const TensorView> weights, std::uint32_t tile, std::int64_t rows,
+  [[nodiscard]] Ready prepare(LayerContext& ctx, Tensors weights, std::uint32_t tile, std::int64_t rows,
                               ScratchArena& arena) const;
   void forward(LayerContext& ctx, const Ready& ready, TensorView y, TensorView x, Accumulate accumulate) const;
   // With tiles of results, dx is a sum over the tiles, which the first one writes.
   void input_grad(LayerContext& ctx, const Ready& ready, TensorView dx, TensorView dy) const;
-  void weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
-                   std::uint32_t tile, TensorView dy, TensorView x, Accumulate accumulate, ScratchArena arena) const;
+  void weight_grad(LayerContext& ctx, Tensors weights, Tensors gradients, std::uint32_t tile, TensorView dy, TensorView x,
+                   Accumulate accumulate, ScratchArena arena) const;
   // For tiles of inputs: weight_grad() leaves out the gradient of the bias, which does not depend on the tile.
-  void bias_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dy, Accumulate accumulate) const;
+  void bias_grad(LayerContext& ctx, Tensors gradients, TensorView dy, Accumulate accumulate) const;
   // The scratch of prepare(), and of weight_grad().
   [[nodiscard]] std::uint64_t scratch_bytes(std::uint32_t tile, std::int64_t rows) const;
   [[nodiscard]] std::uint64_t gradient_bytes(std::uint32_t tile, std::int64_t rows) const;
 
  private:
-  struct Gradient {
-    TensorView columns, bias;
-    Projection::Whole weights;
-    LowRank::GradientRoom adapters;
-  };
-  [[nodiscard]] Ready place(std::uint32_t tile, std::int64_t rows, ScratchArena& arena) const;
-  [[nodiscard]] Gradient place_gradient(std::uint32_t tile, std::int64_t rows, ScratchArena& arena) const;
+  // `gradient`: for weight_grad(), else for prepare().
+  [[nodiscard]] Ready place(std::uint32_t tile, std::int64_t rows, ScratchArena& arena, bool gradient) const;
   [[nodiscard]] bool in_columns() const { return tiles() > 1 && spec_.tiles.cut == Cut::columns; }
   [[nodiscard]] bool of_inputs() const { return spec_.tiles.cut == Cut::inputs; }
   // Results in one tensor, if a tile has columns of each: they are not adjacent in it.
@@ -101,10 +102,10 @@ class Product {
   void each_run(std::uint32_t tile, Move&& move) const;
   // Calls use(the tile's part of a bias, its first column in the tile) for each tensor.
   template <class Use>
-  void each_bias(std::span<const TensorView> tensors, std::uint32_t tile, Use&& use) const;
+  void each_bias(Tensors tensors, std::uint32_t tile, Use&& use) const;
   [[nodiscard]] TensorView bias_of(LayerContext& ctx, const Ready& ready) const;
-  void tile_bias_grad(LayerContext& ctx, std::span<const TensorView> gradients, std::uint32_t tile, TensorView place,
-                      TensorView dy, Accumulate accumulate) const;
+  void tile_bias_grad(LayerContext& ctx, Tensors gradients, std::uint32_t tile, TensorView place, TensorView dy,
+                      Accumulate accumulate) const;
 
   Spec spec_;
   DType dtype_;

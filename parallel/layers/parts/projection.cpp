@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
-#include <utility>
 
 #include <terrace/parallel/layers/parts/grid_cut.h>
 #include <terrace/parallel/layers/parts/projection.h>
@@ -12,19 +11,18 @@ namespace {
 constexpr std::int64_t kPackElements = 64;  // the layout's alignment of a layer's tensors
 
 // Views adjacent tensors as one tensor. A single tensor keeps its own shape.
-TensorView joined(std::span<const TensorView> tensors, Shape shape) {
+TensorView joined(Tensors tensors, Shape shape) {
   if (tensors.size() == 1) return tensors[0];
   const std::byte* expected = tensors[0].data;
   for (const TensorView& tensor : tensors) {
-    if (tensor.data != expected) {
+    if (tensor.data != expected)
       throw std::logic_error("a layer's tensors must be packed back to back (each at a multiple of 64 elements)");
-    }
     expected += tensor.bytes();
   }
   return {tensors[0].data, tensors[0].dtype, shape};
 }
 
-bool is_frozen(std::span<const TensorView> gradients) {
+bool is_frozen(Tensors gradients) {
   const auto frozen = std::ranges::count_if(gradients, &TensorView::empty);
   if (frozen != 0 && frozen != std::ssize(gradients))
     throw std::logic_error("a product has frozen tensors and others: freeze all or none of them");
@@ -33,7 +31,7 @@ bool is_frozen(std::span<const TensorView> gradients) {
 
 // Calls use(tensor, its part of `whole`); the tensors follow each other in `whole`.
 template <class F>
-void each_part(std::span<const TensorView> tensors, const TensorView& whole, F&& use) {
+void each_part(Tensors tensors, const TensorView& whole, F&& use) {
   std::int64_t first = 0;
   for (const TensorView& tensor : tensors) {
     use(tensor, part(whole, first, tensor.shape));
@@ -52,9 +50,8 @@ Projection::Projection(std::vector<ParamSpec>& params, const std::string& prefix
       adds_bias_(config.tensor().is_grid() || split.of == Split::Of::outputs || config.tensor().leads()),
       dtype_(config.dtype) {
   const auto& tensors = parts.tensors;
-  if ((tensors.size() != 1 && tensors.size() != outputs.size()) || (tensors.size() != 1 && !out_in_)) {
+  if ((tensors.size() != 1 && tensors.size() != outputs.size()) || (tensors.size() != 1 && !out_in_))
     throw std::logic_error("Projection: one tensor, or one for each result if these are rows");
-  }
   const bool by_outputs = split.of == Split::Of::outputs;
   const std::uint32_t output_dim = out_in_ ? 0 : 1, input_dim = 1 - output_dim;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -81,13 +78,12 @@ Projection::Projection(std::vector<ParamSpec>& params, const std::string& prefix
         {.name = weight_name(prefix + tensors[i]), .shape = shape, .init = {InitKind::normal, init_std}, .split = matrix});
     output_splits_.push_back(bias);
   }
-  for (std::size_t i = 0; bias_ && i < tensors.size(); ++i) {
+  for (std::size_t i = 0; bias_ && i < tensors.size(); ++i)
     params.push_back({.name = bias_name(prefix + tensors[i]),
                       .shape = {outputs_[i]},
                       .init = {},
                       .decay = false,
                       .split = output_splits_[i]});
-  }
 }
 
 Projection Projection::declared(const std::vector<ParamSpec>& params, DType dtype) {
@@ -101,35 +97,23 @@ Projection Projection::declared(const std::vector<ParamSpec>& params, DType dtyp
 
 std::int64_t Projection::outputs() const { return std::accumulate(outputs_.begin(), outputs_.end(), std::int64_t{0}); }
 
-void Projection::name_params(std::vector<PhaseParam>& of_phase) const {
+void Projection::name_params(std::vector<PhaseParam>& of_phase, std::uint32_t tile) const {
   for (std::size_t p = 0; p < outputs_.size() * (bias_ ? 2 : 1); ++p)
-    of_phase.push_back({static_cast<std::uint32_t>(first_ + p)});
+    of_phase.push_back({static_cast<std::uint32_t>(first_ + p), tile});
 }
 
-void Projection::set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const {
-  std::vector<PhaseParam> own;
-  name_params(own);
-  for (const auto& p : own) params[p.param].unit = unit;
-}
-
-void Projection::cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t parts,
-                     std::uint32_t unit) {
+void Projection::cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t parts) {
   if (bias_) throw std::logic_error("Projection: tiles have no bias");
   const bool outputs = of == Split::Of::outputs;
   for (std::size_t p = first_; p < first_ + outputs_.size(); ++p) {
     params[p].tiles = tiles;
     params[p].tile_dim = outputs == out_in_ ? 0 : 1;
     params[p].tile_parts = parts;
-    params[p].unit = unit;
   }
   if (outputs)
     for (auto& width : outputs_) width /= tiles;
   else
     inputs_ /= tiles;
-}
-
-void Projection::name_tile(std::vector<PhaseParam>& of_phase, std::uint32_t tile) const {
-  for (std::size_t p = 0; p < outputs_.size(); ++p) of_phase.push_back({static_cast<std::uint32_t>(first_ + p), tile});
 }
 
 bool Projection::adjacent(std::int64_t width) const {
@@ -143,16 +127,12 @@ Projection::Whole Projection::place(ScratchArena& arena, DType dtype) const {
   return place;
 }
 
-std::span<const TensorView> Projection::matrices(std::span<const TensorView> tensors) const {
-  return tensors.subspan(first_, outputs_.size());
-}
+Tensors Projection::matrices(Tensors tensors) const { return tensors.subspan(first_, outputs_.size()); }
 
-std::span<const TensorView> Projection::biases(std::span<const TensorView> tensors) const {
-  return tensors.subspan(first_ + outputs_.size(), outputs_.size());
-}
+Tensors Projection::biases(Tensors tensors) const { return tensors.subspan(first_ + outputs_.size(), outputs_.size()); }
 
-Projection::Whole Projection::prepare(LayerContext& ctx, std::span<const TensorView> weights, const Whole& place) const {
-  const auto whole = [&](std::span<const TensorView> tensors, const TensorView& place_of_all, Shape shape) {
+Projection::Whole Projection::prepare(LayerContext& ctx, Tensors weights, const Whole& place) const {
+  const auto whole = [&](Tensors tensors, const TensorView& place_of_all, Shape shape) {
     if (place_of_all.empty()) return joined(tensors, shape);
     each_part(tensors, place_of_all,
               [&](const TensorView& tensor, const TensorView& its_place) { ctx.math.convert(ctx.stream, its_place, tensor); });
@@ -172,10 +152,10 @@ void Projection::input_grad(LayerContext& ctx, const Whole& weights, TensorView 
   ctx.math.matmul(ctx.stream, dx, dy, Transpose::no, weights.matrix, out_in_ ? Transpose::no : Transpose::yes, {}, accumulate);
 }
 
-void Projection::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& place, MatrixView dy,
-                             TensorView x, Accumulate accumulate) const {
+void Projection::weight_grad(LayerContext& ctx, Tensors gradients, const Whole& place, MatrixView dy, TensorView x,
+                             Accumulate accumulate) const {
   // `compute(to, accumulate)` makes the gradient of all tensors at once.
-  const auto make = [&](std::span<const TensorView> tensors, const TensorView& place_of_all, Shape shape, auto&& compute) {
+  const auto make = [&](Tensors tensors, const TensorView& place_of_all, Shape shape, auto&& compute) {
     if (is_frozen(tensors)) return;
     if (place_of_all.empty()) return compute(joined(tensors, shape), accumulate);
     compute(place_of_all, Accumulate::no);
@@ -199,7 +179,7 @@ void Projection::gradient_product(LayerContext& ctx, TensorView to, const Matrix
   ctx.math.matmul(ctx.stream, to, rows, Transpose::yes, columns, Transpose::no, {}, accumulate);
 }
 
-void Projection::pack(LayerContext& ctx, std::span<const TensorView> weights, const Whole& to) const {
+void Projection::pack(LayerContext& ctx, Tensors weights, const Whole& to) const {
   const auto copy = [&](const TensorView& tensor, const TensorView& its_place) {
     ctx.math.convert(ctx.stream, its_place, tensor);
   };
@@ -207,8 +187,7 @@ void Projection::pack(LayerContext& ctx, std::span<const TensorView> weights, co
   if (bias_) each_part(biases(weights), to.bias, copy);
 }
 
-void Projection::add_gradient(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& from,
-                              Accumulate accumulate) const {
+void Projection::add_gradient(LayerContext& ctx, Tensors gradients, const Whole& from, Accumulate accumulate) const {
   const auto add = [&](const TensorView& tensor, const TensorView& its_place) {
     if (!tensor.empty()) ctx.math.convert(ctx.stream, tensor, its_place, accumulate);
   };

@@ -48,17 +48,15 @@ class Projection {
   // How tensor ranks split the results of each tensor, and the inputs: as rows, and as columns, of a matrix [outputs, inputs].
   [[nodiscard]] const std::vector<model::TensorSplit>& output_splits() const { return output_splits_; }
   [[nodiscard]] const model::TensorSplit& input_split() const { return input_split_; }
-  void name_params(std::vector<PhaseParam>& of_phase) const;                // appends its parameters
-  void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;  // sets the unit of its parameters
+  // Appends its parameters, or the phase's tile of them.
+  void name_params(std::vector<PhaseParam>& of_phase, std::uint32_t tile = 0) const;
   // Cuts its matrices, which have no bias, into tiles of their outputs or inputs. From then on this is the product of one tile.
   // `parts`: results of equal width in a matrix, of each of which a tile has some columns.
-  void cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t parts, std::uint32_t unit);
-  void name_tile(std::vector<PhaseParam>& of_phase, std::uint32_t tile) const;
+  void cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t parts);
   // Scratch for the weights and for their gradient; empty views where none is needed.
-  [[nodiscard]] Whole place_weights(ScratchArena& arena) const { return place(arena, dtype_); }
-  [[nodiscard]] Whole place_gradient(ScratchArena& arena) const { return place(arena, accumulator_of(dtype_)); }
+  [[nodiscard]] Whole place(ScratchArena& arena, DType dtype) const;
   // `place`: the result of place_weights(). prepare() fills it once for all products of a call and returns the weights to use.
-  [[nodiscard]] Whole prepare(LayerContext& ctx, std::span<const TensorView> weights, const Whole& place) const;
+  [[nodiscard]] Whole prepare(LayerContext& ctx, Tensors weights, const Whole& place) const;
   void forward(LayerContext& ctx, const Whole& weights, MatrixView y, TensorView x,
                Accumulate accumulate = Accumulate::no) const;
   void input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, MatrixView dy,
@@ -67,21 +65,20 @@ class Projection {
   // add_gradient() adds gradients in the same order; gradient_product() computes a whole gradient.
   [[nodiscard]] bool has_bias() const { return bias_; }
   [[nodiscard]] bool out_in() const { return out_in_; }
-  void pack(LayerContext& ctx, std::span<const TensorView> weights, const Whole& to) const;
-  void add_gradient(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& from, Accumulate accumulate) const;
+  void pack(LayerContext& ctx, Tensors weights, const Whole& to) const;
+  void add_gradient(LayerContext& ctx, Tensors gradients, const Whole& from, Accumulate accumulate) const;
   void gradient_product(LayerContext& ctx, TensorView to, const MatrixView& dy, const MatrixView& x,
                         Accumulate accumulate) const;
   // Computes the whole gradient, then writes or adds it; nothing for frozen matrices and biases, whose gradients are empty.
   // Either all matrices of a product are frozen or none is, and likewise its biases. `place`: the result of place_gradient().
-  void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& place, MatrixView dy, TensorView x,
+  void weight_grad(LayerContext& ctx, Tensors gradients, const Whole& place, MatrixView dy, TensorView x,
                    Accumulate accumulate) const;
 
  private:
   // True if the tensors, with `width` elements for each output, are adjacent; this follows from their sizes.
   [[nodiscard]] bool adjacent(std::int64_t width) const;
-  [[nodiscard]] Whole place(ScratchArena& arena, DType dtype) const;
-  [[nodiscard]] std::span<const TensorView> matrices(std::span<const TensorView> tensors) const;
-  [[nodiscard]] std::span<const TensorView> biases(std::span<const TensorView> tensors) const;
+  [[nodiscard]] Tensors matrices(Tensors tensors) const;
+  [[nodiscard]] Tensors biases(Tensors tensors) const;
 
   std::size_t first_ = 0;
   std::vector<std::int64_t> outputs_;  // outputs of each tensor

@@ -57,7 +57,7 @@ TensorSpec QueryKeyNorm::sums(std::int64_t rows) const {
   return {"sums over rows of q and k", accumulator_of(dtype_), {std::ssize(parts_), rows}};
 }
 
-void QueryKeyNorm::take(LayerContext& ctx, TensorView qkv, std::span<const TensorView> saved, TensorView sums) const {
+void QueryKeyNorm::take(LayerContext& ctx, TensorView qkv, Tensors saved, TensorView sums) const {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& p = parts_[i];
     ctx.math.columns(ctx.stream, saved[i], 0, qkv, p.first, p.width);
@@ -65,19 +65,21 @@ void QueryKeyNorm::take(LayerContext& ctx, TensorView qkv, std::span<const Tenso
   }
 }
 
-void QueryKeyNorm::forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView qkv,
-                           std::span<const TensorView> saved, TensorView scratch, TensorView sums) const {
+void QueryKeyNorm::forward(LayerContext& ctx, Tensors weights, TensorView qkv, Tensors saved, ScratchArena arena,
+                           TensorView sums) const {
+  if (!across()) take(ctx, qkv, saved, {});
+  const auto room = arena.take(scratch(qkv.shape[0]));
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& p = parts_[i];
-    const auto result = part(scratch, 0, saved[i].shape);
+    const auto result = part(room, 0, saved[i].shape);
     ctx.math.norm(ctx.stream, norms(p, result), {}, statistics(saved, i), norms(p, saved[i]), weights[p.param], {}, eps_,
                   offset_, sums_of(sums, i, saved[i].shape[0]));
     ctx.math.columns(ctx.stream, qkv, p.first, result, 0, p.width);
   }
 }
 
-void QueryKeyNorm::take_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dqkv,
-                             std::span<const TensorView> saved, std::span<const TensorView> carried, TensorView sums) const {
+void QueryKeyNorm::take_grad(LayerContext& ctx, Tensors weights, TensorView dqkv, Tensors saved, Tensors carried,
+                             TensorView sums) const {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& p = parts_[i];
     ctx.math.columns(ctx.stream, carried[i], 0, dqkv, p.first, p.width);
@@ -87,20 +89,21 @@ void QueryKeyNorm::take_grad(LayerContext& ctx, std::span<const TensorView> weig
   }
 }
 
-void QueryKeyNorm::input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dqkv,
-                              std::span<const TensorView> saved, std::span<const TensorView> carried, TensorView scratch,
-                              TensorView sums) const {
+void QueryKeyNorm::input_grad(LayerContext& ctx, Tensors weights, TensorView dqkv, Tensors saved, Tensors carried,
+                              ScratchArena arena, TensorView sums) const {
+  if (!across()) take_grad(ctx, weights, dqkv, saved, carried, {});
+  const auto room = arena.take(scratch(dqkv.shape[0]));
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& p = parts_[i];
-    const auto result = part(scratch, 0, saved[i].shape);
+    const auto result = part(room, 0, saved[i].shape);
     ctx.math.norm_input_grad(ctx.stream, norms(p, result), norms(p, carried[i]), norms(p, saved[i]), weights[p.param], {},
                              statistics(saved, i), Accumulate::no, offset_, sums_of(sums, i, saved[i].shape[0]));
     ctx.math.columns(ctx.stream, dqkv, p.first, result, 0, p.width);
   }
 }
 
-void QueryKeyNorm::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, std::span<const TensorView> saved,
-                               std::span<const TensorView> carried, Accumulate accumulate) const {
+void QueryKeyNorm::weight_grad(LayerContext& ctx, Tensors gradients, Tensors saved, Tensors carried,
+                               Accumulate accumulate) const {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& p = parts_[i];
     if (gradients[p.param].empty()) continue;  // frozen

@@ -37,7 +37,7 @@ class QueryKeyNorm {
   // weight_grad(), and the scratch of either call.
   [[nodiscard]] std::vector<TensorSpec> saved(std::int64_t rows) const;
   [[nodiscard]] std::vector<TensorSpec> carried(std::int64_t rows) const;
-  [[nodiscard]] TensorSpec scratch(std::int64_t rows) const;
+  [[nodiscard]] std::uint64_t scratch_bytes(std::int64_t rows) const { return *this ? scratch_of({scratch(rows)}) : 0; }
   // across(): true if the ranks add up sums over rows. sums(): the tensor of these sums.
   [[nodiscard]] bool across() const { return ranks_ > 1; }
   [[nodiscard]] TensorSpec sums(std::int64_t rows) const;
@@ -45,16 +45,13 @@ class QueryKeyNorm {
   // For rows [N, row] of q, k and v: take() copies q and k out and, if the norms go across ranks, writes this rank's part of
   // the sums; forward() writes the norms of q and k in place. `sums` of forward(): those of all ranks; empty if the norms do
   // not go across.
-  void take(LayerContext& ctx, TensorView qkv, std::span<const TensorView> saved, TensorView sums) const;
-  void forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView qkv, std::span<const TensorView> saved,
-               TensorView scratch, TensorView sums) const;
+  void take(LayerContext& ctx, TensorView qkv, Tensors saved, TensorView sums) const;
+  void forward(LayerContext& ctx, Tensors weights, TensorView qkv, Tensors saved, ScratchArena arena, TensorView sums) const;
   // The same for the gradients of q and k.
-  void take_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dqkv, std::span<const TensorView> saved,
-                 std::span<const TensorView> carried, TensorView sums) const;
-  void input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dqkv, std::span<const TensorView> saved,
-                  std::span<const TensorView> carried, TensorView scratch, TensorView sums) const;
-  void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, std::span<const TensorView> saved,
-                   std::span<const TensorView> carried, Accumulate accumulate) const;
+  void take_grad(LayerContext& ctx, Tensors weights, TensorView dqkv, Tensors saved, Tensors carried, TensorView sums) const;
+  void input_grad(LayerContext& ctx, Tensors weights, TensorView dqkv, Tensors saved, Tensors carried, ScratchArena arena,
+                  TensorView sums) const;
+  void weight_grad(LayerContext& ctx, Tensors gradients, Tensors saved, Tensors carried, Accumulate accumulate) const;
 
  private:
   struct Part {
@@ -66,9 +63,8 @@ class QueryKeyNorm {
     return reshaped(rows, {rows.elements() / part.each, part.each});
   }
   // The saved statistics of part `number`; they follow the inputs of all parts.
-  [[nodiscard]] TensorView statistics(std::span<const TensorView> saved, std::size_t number) const {
-    return saved[parts_.size() + number];
-  }
+  [[nodiscard]] TensorView statistics(Tensors saved, std::size_t number) const { return saved[parts_.size() + number]; }
+  [[nodiscard]] TensorSpec scratch(std::int64_t rows) const;
   // The sums of part `number`.
   [[nodiscard]] static TensorView sums_of(const TensorView& sums, std::size_t number, std::int64_t rows) {
     return part(sums, static_cast<std::int64_t>(number) * rows, {rows});

@@ -14,21 +14,20 @@ std::vector<TensorSpec> ResultNorm::saved(std::int64_t rows) const {
 
 TensorSpec ResultNorm::carried(std::int64_t rows) const { return {"gradient of the norm's input", dtype_, {rows, width_}}; }
 
-void ResultNorm::forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
-                         const Saved& saved) const {
+void ResultNorm::forward(LayerContext& ctx, Tensors weights, TensorView y, TensorView x, const Saved& saved) const {
   norm_.forward(ctx, weights, y, saved.result, saved.statistics);
   ctx.math.add(ctx.stream, y, x, y);
 }
 
-void ResultNorm::input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dresult, TensorView dy,
-                            const Saved& saved, std::int64_t first_row) const {
+void ResultNorm::input_grad(LayerContext& ctx, Tensors weights, TensorView dresult, TensorView dy, const Saved& saved,
+                            std::int64_t first_row) const {
   const auto rows = dresult.shape[0];
   norm_.input_grad(ctx, weights, dresult, row_slice(dy, first_row, rows), row_slice(saved.result, first_row, rows),
                    NormStatistics(saved.statistics).rows(first_row, rows), Accumulate::no);
 }
 
-void ResultNorm::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dy, const Saved& saved,
-                             Accumulate accumulate, bool counts) const {
+void ResultNorm::weight_grad(LayerContext& ctx, Tensors gradients, TensorView dy, const Saved& saved, Accumulate accumulate,
+                             bool counts) const {
   if (!norm_) return;
   if (counts) return norm_.weight_grad(ctx, gradients, dy, saved.result, saved.statistics, accumulate);
   std::vector<PhaseParam> params;
@@ -42,13 +41,7 @@ void ResultNorm::describe_sum(CallSteps& steps, const TensorParallel& tensor, st
                               const Find& find) const {
   const bool has_y = !tensor.sequence || tensor.leads();
   const PhaseTensor result(position, PhaseTensor::Of::saved);
-  const std::vector elements{rows * width_};
-  steps.exchange(Half::both, {.members = mesh::kTensorRanks,
-                              .from = result,
-                              .to = result,
-                              .sent = elements,
-                              .received = elements,
-                              .operation = comm::Operation::all_reduce});
+  steps.exchange(Half::both, all_reduce(mesh::kTensorRanks, result, result, rows * width_));
   Phase end{.x = true, .y = Access::overwrite, .saved = Access::update};
   norm_.name_params(end.weights);
   steps.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {

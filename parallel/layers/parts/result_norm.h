@@ -19,7 +19,6 @@ class ResultNorm {
   ResultNorm(std::vector<ParamSpec>& params, std::string_view prefix, const Transformer& config);
   explicit operator bool() const { return bool{norm_}; }
   void name_params(std::vector<PhaseParam>& of_phase) const { norm_.name_params(of_phase); }  // appends its parameters
-  [[nodiscard]] TensorSpec statistics(std::int64_t rows) const { return norm_.statistics(rows); }
 
   // What it saves, and the gradient of its input.
   struct Saved {
@@ -29,13 +28,13 @@ class ResultNorm {
   [[nodiscard]] std::vector<TensorSpec> saved(std::int64_t rows) const;
   [[nodiscard]] TensorSpec carried(std::int64_t rows) const;
 
-  void forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x, const Saved& saved) const;
+  void forward(LayerContext& ctx, Tensors weights, TensorView y, TensorView x, const Saved& saved) const;
   // Of some rows, from `first_row` on.
-  void input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dresult, TensorView dy, const Saved& saved,
+  void input_grad(LayerContext& ctx, Tensors weights, TensorView dresult, TensorView dy, const Saved& saved,
                   std::int64_t first_row) const;
   // `counts`: false on a rank whose part of the gradient is zero, because another one has computed all of it.
-  void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dy, const Saved& saved,
-                   Accumulate accumulate, bool counts) const;
+  void weight_grad(LayerContext& ctx, Tensors gradients, TensorView dy, const Saved& saved, Accumulate accumulate,
+                   bool counts) const;
   // The last phases of a forward on tensor ranks: they add up the result, which is the tensor `position` of saved(), and norm
   // it. With sequence parallelism y is a part of a sum: the rank that leads has all of it, the others zeros.
   using Find = std::function<Saved(const LayerTensors&)>;

@@ -19,22 +19,12 @@ RowPieces::RowPieces(CallSteps& steps, const std::string& name, DType dtype, con
 
 void RowPieces::gather(CallSteps& steps, Half half, std::uint32_t piece) const {
   if (!shared() || piece >= count_) return;
-  steps.exchange(half, {.members = mesh::kTensorRanks,
-                        .from = own(piece),
-                        .to = all(piece),
-                        .sent = {elements(piece)},
-                        .received = {elements(piece) * ranks_},
-                        .operation = comm::Operation::all_gather});
+  steps.exchange(half, all_gather(mesh::kTensorRanks, own(piece), all(piece), elements(piece), ranks_));
 }
 
 void RowPieces::scatter(CallSteps& steps, Half half, std::uint32_t piece) const {
   if (!shared() || piece >= count_) return;
-  steps.exchange(half, {.members = mesh::kTensorRanks,
-                        .from = all(piece),
-                        .to = own(piece),
-                        .sent = {elements(piece) * ranks_},
-                        .received = {elements(piece)},
-                        .operation = comm::Operation::reduce_scatter});
+  steps.exchange(half, reduce_scatter(mesh::kTensorRanks, all(piece), own(piece), elements(piece), ranks_));
 }
 
 }  // namespace terrace::layers

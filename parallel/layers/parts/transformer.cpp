@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -14,7 +13,14 @@
 namespace terrace::layers {
 namespace {
 
-[[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, ErrorKind::refused); }
+template <class... Values>
+[[noreturn]] void refuse(fmt::format_string<Values...> what, Values&&... values) {
+  throw Error("model: " + fmt::format(what, std::forward<Values>(values)...), ErrorKind::refused);
+}
+
+void demand(const char* field, double value, bool valid, const char* rule) {
+  if (!valid || !std::isfinite(value)) refuse("{} must be {}, not {}", field, rule, value);
+}
 
 // The elements of a head that are rotated, rounded as in Hugging Face's library.
 std::int64_t rotated_elements(const Transformer& config) {
@@ -22,16 +28,15 @@ std::int64_t rotated_elements(const Transformer& config) {
 }
 
 void require_size(const char* field, std::int64_t value, std::int64_t largest) {
-  if (value < 1) refuse(fmt::format("{} must be at least 1, not {}", field, value));
-  if (value > largest) refuse(fmt::format("{} must be at most {}, not {}", field, largest, value));
+  if (value < 1) refuse("{} must be at least 1, not {}", field, value);
+  if (value > largest) refuse("{} must be at most {}, not {}", field, largest, value);
 }
 
 // The divisor of `whole` nearest to `value`; of two, the smaller.
 std::int64_t nearest_divisor(std::int64_t whole, std::int64_t value) {
   for (std::int64_t distance = 0; distance < whole; ++distance) {
-    for (const std::int64_t d : {value - distance, value + distance}) {
+    for (const std::int64_t d : {value - distance, value + distance})
       if (d >= 1 && whole % d == 0) return d;
-    }
   }
   return whole;
 }
@@ -45,15 +50,12 @@ std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
 void check_tensors(const Transformer& config) {
   const auto demand = [&](const char* name, const ProjectionParts& projection, std::size_t results) {
     const std::size_t tensors = projection.tensors.size();
-    if (tensors != 1 && tensors != results) {
-      refuse(fmt::format("{} has {} tensors: it needs one{}", name, tensors,
-                         results == 1 ? "" : fmt::format(", or one for each of its {} results", results)));
-    }
-    if (tensors != 1 && config.matrices == MatrixOrder::in_out) {
-      refuse(fmt::format(
-          "{} has {} tensors, and matrices [inputs, outputs] of several tensors cannot be one product: it needs one", name,
-          tensors));
-    }
+    if (tensors != 1 && tensors != results)
+      refuse("{} has {} tensors: it needs one{}", name, tensors,
+             results == 1 ? "" : fmt::format(", or one for each of its {} results", results));
+    if (tensors != 1 && config.matrices == MatrixOrder::in_out)
+      refuse("{} has {} tensors, and matrices [inputs, outputs] of several tensors cannot be one product: it needs one", name,
+             tensors);
   };
   demand("names.qkv", config.names.qkv, 3);
   demand("names.attention_output", config.names.attention_output, 1);
@@ -65,14 +67,14 @@ void check_tensors(const Transformer& config) {
 }
 
 void check_experts(const Experts& e) {
-  if (e.count < 0) refuse(fmt::format("experts must be at least 0, not {}", e.count));
+  if (e.count < 0) refuse("experts must be at least 0, not {}", e.count);
   if (e.count == 0) return;
   require_size("experts", e.count, 1 << 16);
   require_size("experts_per_token", e.chosen, e.count);
-  if (e.shared < 0 || e.shared > 1 << 10) refuse(fmt::format("shared_experts must be 0 to {}, not {}", 1 << 10, e.shared));
-  for (const auto& [field, value] :
-       {std::pair{"expert_capacity", e.capacity_factor}, {"router_aux_loss", e.balance_loss}, {"router_z_loss", e.square_loss}})
-    if (!(value >= 0) || !std::isfinite(value)) refuse(fmt::format("{} must be at least 0, not {}", field, value));
+  if (e.shared < 0 || e.shared > 1 << 10) refuse("shared_experts must be 0 to {}, not {}", 1 << 10, e.shared);
+  demand("expert_capacity", e.capacity_factor, e.capacity_factor >= 0, "at least 0");
+  demand("router_aux_loss", e.balance_loss, e.balance_loss >= 0, "at least 0");
+  demand("router_z_loss", e.square_loss, e.square_loss >= 0, "at least 0");
 }
 
 // Ranks in a grid have whole heads of either kind, and blocks of equal sizes.
@@ -81,12 +83,12 @@ void check_grid(const Transformer& config) {
   const std::int64_t side = grid.side;
   if (ranks != grid.depth * grid.side * grid.side || config.place.mesh.row != config.place.mesh.col ||
       (grid.cube && grid.depth != grid.side))
-    refuse(fmt::format("{} tensor ranks are not a grid of {} × {} × {}", ranks, grid.depth, side, side));
+    refuse("{} tensor ranks are not a grid of {} × {} × {}", ranks, grid.depth, side, side);
   if (!sequence) refuse("tensor ranks in a grid share the rows of activations: give sequence parallelism, too");
   const auto demand = [&](const char* name, std::int64_t value, std::int64_t ways) {
     if (value % ways == 0) return;
-    refuse(fmt::format("a side of {} tensor ranks needs {} in {} parts, and {} are not: the nearest are {}", side, name, ways,
-                       value, nearest_multiples(value, ways)));
+    refuse("a side of {} tensor ranks needs {} in {} parts, and {} are not: the nearest are {}", side, name, ways, value,
+           nearest_multiples(value, ways));
   };
   demand("kv_heads", config.kv_heads, side);
   if (!grid.cube) return;
@@ -109,34 +111,32 @@ void check_adapters(const Transformer& config) {
   const auto& [rank, alpha, tensors] = config.adapters;
   if (rank == 0) return;
   require_size("lora_rank", rank, std::min(config.hidden, config.ffn));
-  if (!(alpha > 0) || !std::isfinite(alpha)) refuse(fmt::format("lora_alpha must be more than 0, not {}", alpha));
+  demand("lora_alpha", alpha, alpha > 0, "more than 0");
   if (tensors.empty()) refuse("adapters need a tensor that they adapt");
 }
 
 void check_rotation(const Transformer& config) {
   const bool rotary = config.positions == Positions::rotary;
-  if (!rotary && (config.rope_fraction != 1 || !config.rotated_blocks.all()))
+  if (!rotary && (config.rope_fraction != 1 || !config.rotated_blocks.is_usual()))
     refuse("only rotary positions rotate a part of a head, or some blocks");
-  if (!(config.rope_fraction > 0) || !(config.rope_fraction <= 1))
-    refuse(fmt::format("rope_fraction must be more than 0 and at most 1, not {}", config.rope_fraction));
+  demand("rope_fraction", config.rope_fraction, config.rope_fraction > 0 && config.rope_fraction <= 1,
+         "more than 0 and at most 1");
   if (const auto blocks = std::ssize(config.rotated_blocks.pattern()); blocks > config.layers)
-    refuse(fmt::format("the list of rotated blocks has {} numbers for {} layers: it needs at most one for each", blocks,
-                       config.layers));
+    refuse("the list of rotated blocks has {} numbers for {} layers: it needs at most one for each", blocks, config.layers);
   if (const auto& scaling = config.rope_scaling; rotary && scaling.scaling == RotaryScaling::longrope)
     for (const auto pairs : {std::ssize(scaling.near), std::ssize(scaling.far)})
       if (pairs != rotated_elements(config) / 2)
-        refuse(fmt::format("longrope has {} factors for the {} pairs of a head's {} rotated elements", pairs,
-                           rotated_elements(config) / 2, rotated_elements(config)));
+        refuse("longrope has {} factors for the {} pairs of a head's {} rotated elements", pairs, rotated_elements(config) / 2,
+               rotated_elements(config));
   if (!rotary || config.rope_fraction == 1) return;
   if (const auto rotated = rotated_elements(config); rotated < 2 || rotated % 2 != 0)
-    refuse(fmt::format("rotary positions need an even number of elements, not {} of heads of {}", rotated, config.head_dim()));
+    refuse("rotary positions need an even number of elements, not {} of heads of {}", rotated, config.head_dim());
 }
 
-// Checks the numbers that Gemma's models use.
 void check_scales(const Transformer& config) {
-  const auto demand = [](const char* field, double value, bool valid, const char* rule) {
-    if (!valid || !std::isfinite(value)) refuse(fmt::format("{} must be {}, not {}", field, rule, value));
-  };
+  demand("norm_eps", config.norm_eps, config.norm_eps > 0, "positive");
+  demand("init_std", config.init_std, config.init_std >= 0, "at least 0");
+  if (config.positions == Positions::rotary) demand("rope_theta", config.rope_theta, config.rope_theta > 0, "positive");
   demand("norm_offset", config.norm_offset, config.norm_offset == 0 || config.norm_offset == 1, "0 or 1");
   demand("attention_scale", config.scores.scale, config.scores.scale >= 0, "at least 0");
   demand("attention_cap", config.scores.cap, config.scores.cap >= 0, "at least 0");
@@ -155,18 +155,18 @@ void check_attention_tiles(const Transformer& config) {
   const auto common = std::gcd(std::gcd(q, kv), config.hidden);
   if (tiles < 1 || common % tiles != 0)
     refuse(
-        fmt::format("{} attention_tiles do not divide the {} results of q, {} of k and {} of the output of a rank: the nearest "
-                    "is {}",
-                    tiles, q, kv, config.hidden, nearest_divisor(common, tiles)));
+        "{} attention_tiles do not divide the {} results of q, {} of k and {} of the output of a rank: the nearest "
+        "is {}",
+        tiles, q, kv, config.hidden, nearest_divisor(common, tiles));
 }
 
 void check_tensor_ranks(const Transformer& config) {
   const std::int64_t ranks = config.tensor().ranks, ways = config.tensor().ways();
   const auto demand_whole = [&](const char* name, std::int64_t value) {
     if (value % ways == 0) return;
-    refuse(fmt::format("{}{} tensor ranks do not divide {} ({}): the nearest are {} tensor ranks, or {} {}",
-                       config.tensor().is_grid() ? "on a side, " : "", ways, name, value, nearest_divisor(value, ways), name,
-                       nearest_multiples(value, ways)));
+    refuse("{}{} tensor ranks do not divide {} ({}): the nearest are {} tensor ranks, or {} {}",
+           config.tensor().is_grid() ? "on a side, " : "", ways, name, value, nearest_divisor(value, ways), name,
+           nearest_multiples(value, ways));
   };
   if (config.tensor().pieces < 1) refuse("tensor ranks exchange rows in at least one piece");
   demand_whole("heads", config.heads);
@@ -175,53 +175,48 @@ void check_tensor_ranks(const Transformer& config) {
   if (config.tensor().is_grid())
     check_grid(config);
   else if (kv % ranks != 0 && ranks % kv != 0) {
-    refuse(fmt::format("{} tensor ranks cannot share {} key-value heads evenly: the nearest is {} tensor ranks", ranks, kv,
-                       nearest_divisor(kv, ranks)));
+    refuse("{} tensor ranks cannot share {} key-value heads evenly: the nearest is {} tensor ranks", ranks, kv,
+           nearest_divisor(kv, ranks));
   }
-  if (ways > kv && config.names.qkv.tensors.size() == 1) {
+  if (ways > kv && config.names.qkv.tensors.size() == 1)
     refuse(
-        fmt::format("{} keeps q, k and v in one tensor, of which ranks that share key-value heads would have different "
-                    "parts: the most are {} tensor ranks",
-                    config.name, kv));
-  }
-  if (config.vocab < ranks) refuse(fmt::format("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab));
+        "{} keeps q, k and v in one tensor, of which ranks that share key-value heads would have different "
+        "parts: the most are {} tensor ranks",
+        config.name, kv);
+  if (config.vocab < ranks) refuse("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab);
 }
 
 void check_tiles(const Transformer& config) {
   const std::int64_t ranks = config.tensor().ranks;
-  if (const auto most = most_vocab_tiles(config.vocab, ranks); config.vocab_tiles < 1 || config.vocab_tiles > most) {
-    refuse(fmt::format("vocab_tiles must be 1 to {} for {} rows of the table, not {}", most, config.vocab / ranks,
-                       config.vocab_tiles));
-  }
+  if (const auto most = most_vocab_tiles(config.vocab, ranks); config.vocab_tiles < 1 || config.vocab_tiles > most)
+    refuse("vocab_tiles must be 1 to {} for {} rows of the table, not {}", most, config.vocab / ranks, config.vocab_tiles);
   if (config.head_rows < 0 || config.head_rows > kMostHeadRows)
-    refuse(fmt::format("head_rows must be 0 to {}, not {}", kMostHeadRows, config.head_rows));
-  if (config.mlp_tiles < 1 || config.ffn / ranks % config.mlp_tiles != 0) {
-    refuse(fmt::format("{} mlp_tiles do not divide the {} inner features of a rank's MLP: the nearest is {}", config.mlp_tiles,
-                       config.ffn / ranks, nearest_divisor(config.ffn / ranks, config.mlp_tiles)));
-  }
+    refuse("head_rows must be 0 to {}, not {}", kMostHeadRows, config.head_rows);
+  if (config.mlp_tiles < 1 || config.ffn / ranks % config.mlp_tiles != 0)
+    refuse("{} mlp_tiles do not divide the {} inner features of a rank's MLP: the nearest is {}", config.mlp_tiles,
+           config.ffn / ranks, nearest_divisor(config.ffn / ranks, config.mlp_tiles));
   check_attention_tiles(config);
   if (config.mlp_row_tiles < 1) refuse("mlp_row_tiles must be at least 1");
 }
 
 void check_context_ranks(const Transformer& config) {
-  if (config.context().ring < 1 || config.context().ranks % config.context().ring != 0)
-    refuse(fmt::format("rings of {} of {} context ranks: the nearest are rings of {}", config.context().ring,
-                       config.context().ranks, nearest_divisor(config.context().ranks, config.context().ring)));
-  if (config.context().ring > 1 && config.context().head_ranks() > config.heads_here())
-    refuse(fmt::format("{} ranks of a place in a ring are more than {} heads: the nearest are rings of {}",
-                       config.context().head_ranks(), config.heads_here(), config.context().ranks));
-  if (config.context().two_rings && config.context().ring != config.context().ranks)
-    refuse(fmt::format("two rings go round all {} context ranks, not {} of them: the nearest is a ring of {}",
-                       config.context().ranks, config.context().ring, config.context().ranks));
+  const auto context = config.context();
+  const auto ranks = context.ranks, ring = context.ring;
+  if (ring < 1 || ranks % ring != 0)
+    refuse("rings of {} of {} context ranks: the nearest are rings of {}", ring, ranks, nearest_divisor(ranks, ring));
+  if (ring > 1 && context.head_ranks() > config.heads_here())
+    refuse("{} ranks of a place in a ring are more than {} heads: the nearest are rings of {}", context.head_ranks(),
+           config.heads_here(), ranks);
+  if (context.two_rings && ring != ranks)
+    refuse("two rings go round all {} context ranks, not {} of them: the nearest is a ring of {}", ranks, ring, ranks);
 }
 
-void check_expert_ranks(const Transformer& config) {
-  if (config.expert().ranks > 1 && config.experts.count == 0)
-    refuse(fmt::format("{} expert ranks need a mixture of experts: give experts, or leave out the expert ranks",
-                       config.expert().ranks));
-  if (config.experts.count % config.expert().ranks != 0)
-    refuse(fmt::format("{} experts cannot be dealt out to {} ranks: the nearest are {} ranks", config.experts.count,
-                       config.expert().ranks, nearest_divisor(config.experts.count, config.expert().ranks)));
+void check_expert_ranks(std::int64_t ranks, std::int64_t experts) {
+  if (ranks > 1 && experts == 0)
+    refuse("{} expert ranks need a mixture of experts: give experts, or leave out the expert ranks", ranks);
+  if (experts % ranks != 0)
+    refuse("{} experts cannot be dealt out to {} ranks: the nearest are {} ranks", experts, ranks,
+           nearest_divisor(experts, ranks));
 }
 
 void check_sizes(const Transformer& config) {
@@ -233,28 +228,23 @@ void check_sizes(const Transformer& config) {
   require_size("ffn", config.ffn, std::int64_t{1} << 24);
   require_size("seq_len", config.seq_len, std::int64_t{1} << 24);
   for (const auto window : config.window.pattern())
-    if (window < 0 || window > config.seq_len)
-      refuse(fmt::format("window must be 0 (none) to seq_len {}, not {}", config.seq_len, window));
+    if (window < 0 || window > config.seq_len) refuse("window must be 0 (none) to seq_len {}, not {}", config.seq_len, window);
   if (const auto blocks = std::ssize(config.window.pattern()); blocks > config.layers)
-    refuse(fmt::format("window has {} numbers for {} layers: it needs at most one for each", blocks, config.layers));
+    refuse("window has {} numbers for {} layers: it needs at most one for each", blocks, config.layers);
   require_size("vocab", config.vocab, std::numeric_limits<std::int32_t>::max());
   if (config.head_size != 0) require_size("head_dim", config.head_size, kLargestWidth / config.heads);
-  if (config.head_size == 0 && config.hidden % config.heads != 0) {
-    refuse(fmt::format("heads ({}) do not divide hidden ({}): the nearest are heads {}, or hidden {}", config.heads,
-                       config.hidden, nearest_divisor(config.hidden, config.heads),
-                       nearest_multiples(config.hidden, config.heads)));
-  }
-  if (config.heads % config.kv_heads != 0) {
-    refuse(fmt::format("kv_heads ({}) do not divide heads ({}): the nearest is kv_heads {}", config.kv_heads, config.heads,
-                       nearest_divisor(config.heads, config.kv_heads)));
-  }
+  if (config.head_size == 0 && config.hidden % config.heads != 0)
+    refuse("heads ({}) do not divide hidden ({}): the nearest are heads {}, or hidden {}", config.heads, config.hidden,
+           nearest_divisor(config.hidden, config.heads), nearest_multiples(config.hidden, config.heads));
+  if (config.heads % config.kv_heads != 0)
+    refuse("kv_heads ({}) do not divide heads ({}): the nearest is kv_heads {}", config.kv_heads, config.heads,
+           nearest_divisor(config.heads, config.kv_heads));
   if (rotary && config.head_size != 0 && config.head_size % 2 != 0)
-    refuse(fmt::format("rotary positions need heads of even width, not {}: the nearest are head_dim {}", config.head_size,
-                       nearest_multiples(config.head_size, 2)));
-  if (rotary && config.head_dim() % 2 != 0) {
-    refuse(fmt::format("rotary positions need heads of even width, not hidden {} / heads {} = {}: the nearest is hidden {}",
-                       config.hidden, config.heads, config.head_dim(), nearest_multiples(config.hidden, 2 * config.heads)));
-  }
+    refuse("rotary positions need heads of even width, not {}: the nearest are head_dim {}", config.head_size,
+           nearest_multiples(config.head_size, 2));
+  if (rotary && config.head_dim() % 2 != 0)
+    refuse("rotary positions need heads of even width, not hidden {} / heads {} = {}: the nearest is hidden {}", config.hidden,
+           config.heads, config.head_dim(), nearest_multiples(config.hidden, 2 * config.heads));
 }
 
 }  // namespace
@@ -315,24 +305,14 @@ Features features_of(const Transformer& config) {
 const Transformer& checked(const Transformer& config) {
   demand_mesh(config.place.mesh);
   if (config.place.rank >= config.place.mesh.size())
-    refuse(fmt::format("there is no rank {} in a mesh of {}", config.place.rank, to_string(config.place.mesh)));
+    refuse("there is no rank {} in a mesh of {}", config.place.rank, to_string(config.place.mesh));
   check_sizes(config);
   check_adapters(config);
-  if (config.skips == SkipShape::u && config.layers < 3) {
+  if (config.skips == SkipShape::u && config.layers < 3)
     refuse(
-        fmt::format("skip connections in a U need 3 layers, not {}: with fewer, each layer already reads every result that it "
-                    "could skip from",
-                    config.layers));
-  }
-  if (!(config.norm_eps > 0) || !std::isfinite(config.norm_eps)) {
-    refuse(fmt::format("norm_eps must be positive, not {}", config.norm_eps));
-  }
-  if (config.positions == Positions::rotary && (!(config.rope_theta > 0) || !std::isfinite(config.rope_theta))) {
-    refuse(fmt::format("rope_theta must be positive, not {}", config.rope_theta));
-  }
-  if (!(config.init_std >= 0) || !std::isfinite(config.init_std)) {
-    refuse(fmt::format("init_std must be at least 0, not {}", config.init_std));
-  }
+        "skip connections in a U need 3 layers, not {}: with fewer, each layer already reads every result that it "
+        "could skip from",
+        config.layers);
   check_tensors(config);
   check_norms(config);
   check_rotation(config);
@@ -341,7 +321,7 @@ const Transformer& checked(const Transformer& config) {
   check_tensor_ranks(config);
   check_tiles(config);
   check_context_ranks(config);
-  check_expert_ranks(config);
+  check_expert_ranks(config.expert().ranks, config.experts.count);
   auto features = features_of(config);
   features.add(terrace::features_of(config.place));
   demand_none(refusals(features));

@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -18,9 +17,8 @@
 #include <terrace/core/math/rotary.h>
 #include <terrace/core/math/routing.h>
 #include <terrace/parallel/comm/call.h>
+#include <terrace/parallel/layers/parts/block_pattern.h>
 #include <terrace/parallel/layers/parts/names.h>
-#include <terrace/parallel/layers/parts/rotated_blocks.h>
-#include <terrace/parallel/layers/parts/windows.h>
 #include <terrace/parallel/mesh/features.h>
 #include <terrace/parallel/mesh/model_rank.h>
 
@@ -125,7 +123,6 @@ struct Transformer {
   [[nodiscard]] std::int64_t kv_heads_here() const { return kv_heads / kv_ways(); }
   [[nodiscard]] std::int64_t attended() const { return heads * head_dim(); }
   [[nodiscard]] std::int64_t attended_here() const { return heads_here() * head_dim(); }
-  [[nodiscard]] std::int64_t ffn_here() const { return ffn / tensor().ways(); }
   // This rank's part of the vocabulary; the parts of ranks need not be equal.
   [[nodiscard]] comm::Block vocab_here() const;
   [[nodiscard]] std::int64_t head_dim() const { return head_size != 0 ? head_size : hidden / heads; }

@@ -26,25 +26,22 @@ std::vector<ParamSpec> TransformerLayer::params() const {
 
 void TransformerLayer::check(const char* what, const TensorView& view, DType dtype, Shape shape) const {
   if (view.empty()) fail(std::string(what) + " is missing");
-  if (view.dtype != dtype || view.elements() != shape.elements()) {
+  if (view.dtype != dtype || view.elements() != shape.elements())
     fail(std::string(what) + " is " + std::string(terrace::name_of(view.dtype)) + to_string(view.shape) + ", not " +
          std::string(terrace::name_of(dtype)) + to_string(shape));
-  }
 }
 
-void TransformerLayer::check_all(const LayerContext& ctx, const char* what, std::span<const TensorView> views,
+void TransformerLayer::check_all(const LayerContext& ctx, const char* what, Tensors views,
                                  const std::vector<TensorSpec>& specs) const {
-  if (views.size() != specs.size()) {
+  if (views.size() != specs.size())
     fail(std::to_string(views.size()) + " " + what + " tensors, not " + std::to_string(specs.size()));
-  }
   for (std::size_t i = 0; i < specs.size(); ++i)
     if (!may_lack(ctx, views[i])) check(specs[i].name.c_str(), views[i], specs[i].dtype, specs[i].shape);
 }
 
-void TransformerLayer::check_weights(const LayerContext& ctx, std::span<const TensorView> weights) const {
-  if (weights.size() != params_.size()) {
+void TransformerLayer::check_weights(const LayerContext& ctx, Tensors weights) const {
+  if (weights.size() != params_.size())
     fail(std::to_string(weights.size()) + " weights, not " + std::to_string(params_.size()));
-  }
   for (std::size_t i = 0; i < params_.size(); ++i) {
     if (may_lack(ctx, weights[i])) continue;
     auto shape = params_[i].shape;
@@ -137,9 +134,8 @@ void TransformerLayer::check_backward(const LayerContext& ctx, const LayerTensor
 
 void TransformerLayer::check_decode(const LayerContext& ctx, const LayerTensors& t) const {
   if (ctx.shape.tokens() != 1) fail("generation needs exactly one position of one sequence");
-  if (ctx.position < 0 || ctx.position >= config_.seq_len) {
+  if (ctx.position < 0 || ctx.position >= config_.seq_len)
     fail("position " + std::to_string(ctx.position) + " is beyond seq_len " + std::to_string(config_.seq_len));
-  }
   check_weights(ctx, t.weights);
   if (t.saved.size() != cache(1).size()) fail("the cache has a wrong number of tensors");
   if (ends_.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, {1, config_.hidden});

@@ -62,7 +62,7 @@ class TransformerLayer : public GenerativeLayer {
   }
   // Throws std::logic_error that names the layer and the view.
   void check(const char* what, const TensorView& view, DType dtype, Shape shape) const;
-  void check_weights(const LayerContext& ctx, std::span<const TensorView> weights) const;
+  void check_weights(const LayerContext& ctx, Tensors weights) const;
   // Tiles of the vocabulary's table. tile(): a tile of `table`, or `table` itself if it is already the phase's tile.
   // has_token(): the rows of a tile that have a token, counted in the whole vocabulary.
   [[nodiscard]] std::uint32_t tiles() const { return config_.vocab_tiles; }
@@ -109,8 +109,7 @@ class TransformerLayer : public GenerativeLayer {
   void check_forward(const LayerContext& ctx, const LayerTensors& t, const LayerFacts& facts) const;
   void check_backward(const LayerContext& ctx, const LayerTensors& t, const LayerFacts& facts) const;
   void check_decode(const LayerContext& ctx, const LayerTensors& t) const;
-  void check_all(const LayerContext& ctx, const char* what, std::span<const TensorView> views,
-                 const std::vector<TensorSpec>& specs) const;
+  void check_all(const LayerContext& ctx, const char* what, Tensors views, const std::vector<TensorSpec>& specs) const;
   // A phase does not use all tensors of its call.
   [[nodiscard]] static bool may_lack(const LayerContext& ctx, const TensorView& view) {
     return ctx.phase != kAllPhases && view.empty();

@@ -4,7 +4,6 @@
 // Threads: values. Errors: std::logic_error when scratch is exceeded or a view has another size than its new shape.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <stdexcept>
@@ -15,9 +14,8 @@
 namespace terrace::layers {
 
 inline TensorView reshaped(TensorView view, Shape shape) {
-  if (shape.elements() != view.elements()) {
+  if (shape.elements() != view.elements())
     throw std::logic_error("a view of " + to_string(view.shape) + " cannot be seen as " + to_string(shape));
-  }
   view.shape = shape;
   return view;
 }
@@ -52,23 +50,19 @@ class ScratchArena {
 
   TensorView take(DType dtype, Shape shape) {
     const std::uint64_t bytes = round_up(static_cast<std::uint64_t>(shape.elements()) * size_of(dtype), kAlignBytes);
-    if (!measures_ && used_bytes_ + bytes > capacity_bytes_) {
+    if (!measures_ && used_bytes_ + bytes > capacity_bytes_)
       throw std::logic_error("scratch of " + std::to_string(capacity_bytes_) + " bytes is too small for " +
                              std::to_string(used_bytes_ + bytes));
-    }
     const TensorView view{measures_ ? nullptr : base_ + used_bytes_, dtype, shape};
     used_bytes_ += bytes;
-    peak_bytes_ = std::max(peak_bytes_, used_bytes_);
     return view;
   }
   TensorView take(const TensorSpec& tensor) { return take(tensor.dtype, tensor.shape); }
-  // Frees everything taken so far; the stream's order keeps the users of the same memory apart.
-  void reset() { used_bytes_ = 0; }
-  [[nodiscard]] std::uint64_t peak_bytes() const { return peak_bytes_; }
+  [[nodiscard]] std::uint64_t peak_bytes() const { return used_bytes_; }
 
  private:
   std::byte* base_ = nullptr;
-  std::uint64_t capacity_bytes_ = 0, used_bytes_ = 0, peak_bytes_ = 0;
+  std::uint64_t capacity_bytes_ = 0, used_bytes_ = 0;
   bool measures_ = true;
 };
 

@@ -10,7 +10,7 @@ SearchedRun searched_run(const layers::Transformer& transformer, const PlanReque
   SearchedRun run{.space = {.micro_batch = request.shape.batch, .model = layers::shape_of(transformer)}, .request = request};
   auto& given = run.space.given.degrees;
   given.canonical_reduction = request.data.canonical;
-  given.zigzag = transformer.window.none();
+  given.zigzag = transformer.window.is_usual();
   given.with = features_of(transformer);
   run.model = [=](const ModelRank& place, const PlanRequest& of_rank) {
     auto own = transformer;

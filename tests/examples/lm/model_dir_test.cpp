@@ -94,7 +94,7 @@ TEST(ModelDir, TellsFamilySizesAndNumbers) {
   EXPECT_EQ(160, c.ffn);
   EXPECT_EQ(2048, c.seq_len);
   EXPECT_EQ(1000, c.vocab);
-  EXPECT_TRUE(c.window.none());
+  EXPECT_TRUE(c.window.is_usual());
   EXPECT_FALSE(c.tied);
   EXPECT_EQ(1e-6, c.norm_eps);
   EXPECT_EQ(500000.0, c.rope_theta);
@@ -122,14 +122,14 @@ TEST(ModelDir, HasEveryFamily) {
   EXPECT_EQ("128,0", layers::to_string(lm::parse_model_config(mistral.dump(), "c").window));
   mistral.erase("layer_types");
   mistral["sliding_window"] = nullptr;
-  EXPECT_TRUE(lm::parse_model_config(mistral.dump(), "c").window.none());
+  EXPECT_TRUE(lm::parse_model_config(mistral.dump(), "c").window.is_usual());
   auto qwen2 = mistral;
   qwen2["model_type"] = "qwen2";
   qwen2["sliding_window"] = 4096;  // which this model does not use
   qwen2["use_sliding_window"] = false;
   qwen2["max_window_layers"] = 2;
   const auto c = lm::parse_model_config(qwen2.dump(), "c");
-  EXPECT_TRUE(c.window.none());
+  EXPECT_TRUE(c.window.is_usual());
   EXPECT_EQ("qwen2", *c.family.get().name);
   const json gpt2{{"model_type", "gpt2"}, {"n_layer", 2},        {"n_head", 4},
                   {"n_embd", 64},         {"n_inner", nullptr},  {"n_positions", 128},
@@ -711,9 +711,9 @@ TEST(ModelDir, WindowsThatHaveToBeSwitchedOn) {
     const auto c = lm::parse_model_config(config.dump(), "c");
     for (const auto& base : {config, json()}) {
       const auto written = lm::model_config_json(c, DType::fp32, base);
-      EXPECT_EQ(!c.window.none(), written.at("use_sliding_window")) << written;
+      EXPECT_EQ(!c.window.is_usual(), written.at("use_sliding_window")) << written;
       EXPECT_EQ(c.window, lm::parse_model_config(written.dump(), "written").window) << written;
-      if (config.at("model_type") == "qwen2" && !c.window.none()) {
+      if (config.at("model_type") == "qwen2" && !c.window.is_usual()) {
         EXPECT_EQ(1, written.at("max_window_layers"));
       }
     }

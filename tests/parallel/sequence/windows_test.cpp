@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/parallel/layers/parts/windows.h>
+#include <terrace/parallel/layers/parts/block_pattern.h>
 
 #include <terrace/tests/parallel/tensor/tensor_run.h>
 
@@ -84,8 +84,8 @@ TEST(Windows, APatternIsRepeated) {
   EXPECT_EQ(512, windows.of(1));
   EXPECT_EQ(0, windows.of(5));
   EXPECT_EQ("512,512,0", to_string(windows));
-  EXPECT_FALSE(windows.none());
-  EXPECT_TRUE(Windows({0, 0}).none());
+  EXPECT_FALSE(windows.is_usual());
+  EXPECT_TRUE(Windows({0, 0}).is_usual());
   EXPECT_EQ(Windows(7), Windows::parse("7"));
   for (const auto* const wrong : {"", "x", "1,", ",1", "1,,2", "-1", "1 ,2", "99999999999999999999"}) {
     try {
