@@ -43,8 +43,10 @@ Every command ends with one of these codes. [Errors and warnings](errors.md) say
 
 constexpr std::string_view kAboutExclusions = R"(
 The library has one table of the features that exclude each other (`parallel/mesh/features.h`). The layers, the plan,
-`terrace plan --search` and the command line read it. Any two features that are not in it can be combined; their numbers must
-also fit each other, which an error says with the nearest numbers that do.
+`terrace plan --search` and the command line read it. Beyond the table, a plan refuses a setting that lacks what it needs, and
+says what to change: an optimizer that needs whole matrices cannot update matrices that lie in tiles, `--compress-gradients`
+needs `--zero` 2 or 3 or `--canonical-reduction`, and `--compress-weights` needs `--zero` 3. Numbers must also fit each other,
+which an error says with the nearest numbers that do.
 
 | this | does not work with | because |
 |---|---|---|

@@ -462,7 +462,7 @@ std::vector<Option> make_table() {
            "sequence parallelism: between layers each tensor rank keeps its share of the positions"),
       number("parallel", "tp-overlap", &Parallel::tp_overlap, {1, 65536}, kSame,
              "with --sp: pieces of rows in which tensor ranks exchange, each beside the product of another one; 1: all rows at "
-             "once, between layers"),
+             "once"),
       number("parallel", "cp", &Parallel::cp, {1, 65536}, kSame,
              "context-parallel ranks, which share the positions of each sequence"),
       word("parallel", "cp-mode", &Parallel::cp_mode, kSame,

@@ -31,7 +31,7 @@ struct ParallelConfig {
   TensorMode tp_mode = TensorMode::line;
   std::int64_t tp_depth = 1;    // number of grids, for 2.5d
   bool sp = false;              // between layers, each rank has its share of the positions
-  std::int64_t tp_overlap = 1;  // with sp: pieces in which an exchange runs beside its product; 1: all at once, between layers
+  std::int64_t tp_overlap = 1;  // with sp: pieces in which an exchange runs beside its product; 1: all rows at once
   std::int64_t cp = 1;          // ranks that share the positions of each sequence
   ContextMode cp_mode = ContextMode::ulysses;
   std::int64_t cp_ring = 2;  // for both: ranks of a ring
