@@ -24,7 +24,7 @@ struct ContextParallel {
   // exchange heads, so that each has all positions of the place for some heads.
   std::uint32_t ring = 1;
   bool zigzag = false;     // each place in the ring has two runs; its number of positions is even
-  bool two_rings = false;  // one ring of all ranks for keys, then one for values (layers/two_rings.h)
+  bool two_rings = false;  // one ring of all ranks for keys, then one for values (parallel/layers/attention/two_rings.h)
 
   [[nodiscard]] std::uint32_t head_ranks() const { return ranks / ring; }
   [[nodiscard]] std::uint32_t ring_rank() const { return rank / head_ranks(); }

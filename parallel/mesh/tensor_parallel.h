@@ -1,10 +1,10 @@
 // How a model is split over ranks that compute the same micro-batches together: tensor parallelism (Shoeybi et al. 2019), and
 // with `sequence` also sequence parallelism (Korthikanti et al. 2022).
 //
-// Each rank has a part of every large matrix. A layer's result and the gradient of its input are this rank's part of a sum over
-// the ranks; its input and the gradient of its result are whole. The engine sums between layers. With `sequence` a rank keeps
-// only its share of the rows of an activation between layers: the sum is a reduce-scatter, and an all-gather makes the input
-// whole again just before a layer reads it.
+// Each rank has a part of every large matrix. What a layer computes of its result and of the gradient of its input is this
+// rank's part of a sum over the ranks; its input and the gradient of its result are whole. Phases at the edges of the layer's
+// call make the sums (tensor_edges.h). With `sequence` a rank keeps only its share of the rows of an activation between layers:
+// the sum is a reduce-scatter, and an all-gather makes the rows whole again before the layer computes with them.
 //
 // The ranks of a group are neighbours, the innermost axes of the mesh (mesh.h).
 //
@@ -18,9 +18,9 @@ namespace terrace {
 
 // How the ranks are arranged. In a row (1D), each has some columns of every matrix. In a grid, each has a block of it:
 //
-//   2D side × side ranks (SUMMA, van de Geijn and Watts 1997; Optimus, Xu et al. 2021) 2.5D `depth` such grids, with the same
-//   blocks and different sequences (Tesseract, Wang et al. 2021) 3D side × side × side ranks, which divide each block once more
-//   (Agarwal et al. 1995; Bian et al. 2021)
+//   2D    side × side ranks (SUMMA, van de Geijn and Watts 1997; Optimus, Xu et al. 2021)
+//   2.5D  `depth` such grids, with the same blocks and different sequences (Tesseract, Wang et al. 2021)
+//   3D    side × side × side ranks, which divide each block once more (Agarwal et al. 1995; Bian et al. 2021)
 //
 // A rank's number is (depth · side + row) · side + col. A grid always has `sequence`: between layers, a rank holds only its
 // share of the rows.
@@ -38,8 +38,8 @@ struct TensorParallel {
   TensorGrid grid = {};
   // Neighbouring ranks that hold the same part of some parameters: key-value heads, if there are fewer of them than ranks.
   std::uint32_t twins = 1;
-  // With `sequence`, in a row: rows are exchanged in this many pieces, each while the product of another piece runs. 1: at
-  // once, between layers.
+  // With `sequence`, in a row: rows are exchanged in this many pieces, each while the product of another piece runs. 1: all
+  // rows at once.
   std::uint32_t pieces = 1;
 
   // The rank that adds what must be added once: a residual, the bias of a sum.

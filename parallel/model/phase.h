@@ -34,7 +34,7 @@ struct PhaseParam {
   friend bool operator==(const PhaseParam&, const PhaseParam&) = default;
 };
 
-// A tensor of the call's work(), or of the layer's saved() or carried(), by its position there; or its x, y, dx or dy.
+// A tensor of CallSteps::work(), LayerFacts::saved or LayerFacts::carried, by its position there; or x, y, dx or dy.
 struct PhaseTensor {
   enum class Of : std::uint8_t { work, saved, carried, x, y, dx, dy };
   constexpr PhaseTensor(std::uint32_t position = 0, Of which = Of::work)
@@ -77,8 +77,8 @@ inline PhaseExchange all_reduce(const mesh::Members& members, PhaseTensor from, 
   return {members, from, to, {elements}, {elements}, comm::Operation::all_reduce};
 }
 
-// A tensor of the call's work(), and how a phase uses it. The work() tensors of a PhaseExchange need no entry here. If an
-// exchange uses a tensor of saved() or carried(), the phase must set that member.
+// A tensor of the call's work(), and how a phase uses it. The tensors of an exchange need no entry: CallSteps::exchange() sets
+// what its phase uses.
 struct PhaseWork {
   std::uint32_t tensor = 0;
   Access access = Access::read;

@@ -1,5 +1,5 @@
 // Passes: pure functions that rewrite a program. Applied in this order: frozen, recompute, reductions, norms, tied gradients,
-// unions, gathers, updates, offloads, prefetches.
+// unions, gathers, updates and phases (phase_pass.h), offloads, prefetches.
 #pragma once
 
 #include <cstdint>

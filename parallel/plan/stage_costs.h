@@ -13,8 +13,8 @@
 
 namespace terrace::pipeline {
 
-// The costs by which stages are balanced: forward and backward of each layer for one micro-batch, without the exchanges of
-// tensor ranks between layers, which are the same for all layers. `options`: those of any rank.
+// The costs by which stages are balanced: forward and backward of each layer for one micro-batch, with the exchanges that are
+// phases of its calls, such as those of tensor ranks. `options`: those of any rank.
 std::vector<double> layer_costs(const Model& model, const StepMap::Options& options, const MachineProfile& profile);
 
 StageCosts stage_costs(const Pipeline& pipeline, const Model& model, const StepMap::Options& options,

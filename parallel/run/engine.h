@@ -1,9 +1,9 @@
 // The engine of one rank: arenas, store, mover, residency and executor, built from a plan and destroyed in reverse.
 //
 //   Plan p = plan(model, request, profile);
-//   Engine engine(model, p, {.device = device, .store = {.paths = {"/nvme"}}});
+//   Engine engine(model, p, {.device = device, .store = {.paths = {"/nvme"}}, .optimizer = optimizer});
 //   engine.fill(init);
-//   for (…) { StepResult r = engine.step(batch, update); }
+//   for (…) { running::StepResult r = engine.step(input); }
 //   engine.commit(step, payload);
 //
 // With several ranks, each rank has its own engine and plan, and all make the same calls in the same order: constructors,
@@ -12,8 +12,8 @@
 // rank. Every rank visits all weights.
 //
 // Owner:   main. Threads: all calls from the rank thread.
-// Errors:  see Executor; resume() throws Error(ErrorKind::corrupt) or Error(ErrorKind::refused) when the stored state does not
-//          fit the model.
+// Errors:  see Executor. With Options::resume, the constructor throws Error(ErrorKind::corrupt) if the stored state is damaged,
+//          and Error(ErrorKind::refused) if it does not fit the model.
 #pragma once
 
 #include <cstdint>

@@ -33,7 +33,7 @@ struct Target {
   std::string_view word, tensor;
 };
 
-// Adapters of experts use the transformer's own names (layers/names.h).
+// Adapters of experts use the transformer's own names (parallel/layers/parts/names.h).
 std::vector<Target> targets_of(const Family& family, bool experts) {
   const auto& names = family.tensors;
   std::vector<Target> all;

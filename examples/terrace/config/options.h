@@ -90,8 +90,8 @@ std::string read_config_file(const std::filesystem::path& file);
 void apply_file(RunConfig& config, const std::filesystem::path& file);
 void apply_set(RunConfig& config, std::string_view assignment);  // "train.steps=5" or "steps=5"
 void apply_flags(RunConfig& config, const Assignments& flags);
-// If the model is a directory (lm/model_dir.h), takes its family, sizes and numbers, and its weights as --init-from. Returns
-// false if it is not one.
+// If the model is a directory (lm/models/model_dir.h), takes its family, sizes and numbers, and its weights as --init-from.
+// Returns false if it is not one.
 bool apply_model_dir(RunConfig& config);
 // Settings that mean "as usual" get the values of the model's directory, if the directory was named in a lower source.
 void keep_usual(RunConfig& config, const RunConfig& of_directory);

@@ -1,5 +1,5 @@
 // The first weights of a run: random numbers, or the weights that --init-from names (a safetensors file, or the directory of a
-// model, lm/weight_files.h).
+// model, lm/weights/weight_files.h).
 //
 // A file of another model is refused. No tensor has the rotary base, the norm epsilon and the number of heads: these are
 // compared with the metadata of a file that --save wrote, or else with the config.json beside the file, as in Hugging Face's

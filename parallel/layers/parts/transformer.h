@@ -1,5 +1,5 @@
 // A transformer as data: its sizes, the kinds of its parts, the names of its parameters, and the part of it that this rank has.
-// The layers of this folder are built from it.
+// The layers of parallel/layers are built from it.
 //
 // Owner:   a value.
 // Threads: any.
