@@ -193,7 +193,7 @@ std::uint64_t bytes_of_nccl(const RunConfig& c) {
   const auto of_group = [&](std::int64_t ranks) -> std::uint64_t {
     if (ranks <= 1) return 0;
     const auto here = std::min(ranks, static_cast<std::int64_t>(ranks_of_machine(c)));
-    return static_cast<std::uint64_t>(here - 1) * kPair + (ranks > here ? kNetwork : 0) + comm::kStagingBytes;
+    return static_cast<std::uint64_t>(here - 1) * kPair + (ranks > here ? kNetwork : 0) + comm::kGpuStagingBytes;
   };
   // One communicator sends to a neighbour in the pipeline, and another one receives from it.
   const std::uint64_t neighbours = c.parallel.pp > 2 ? 2 : c.parallel.pp > 1 ? 1 : 0;

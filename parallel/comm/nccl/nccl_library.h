@@ -22,12 +22,25 @@ struct NcclId {
   std::array<std::byte, 128> bytes = {};  // ncclUniqueId
 };
 
+inline constexpr int kNcclInProgress = 7;  // ncclInProgress
+
+struct NcclJoin {
+  int ranks = 0;
+  NcclId id = {};
+  int rank = 0;
+  // Blocks of a GPU that one call may take. A call holds its blocks until the other ranks make the same call, so the calls that
+  // several lanes make at once must all have room.
+  int most_blocks = 0;
+};
+
 class NcclLibrary {
  public:
   virtual ~NcclLibrary() = default;
   virtual int make_id(NcclId* id) = 0;
-  // Uses the thread's current device. Blocks until all ranks with this id have joined.
-  virtual int join(NcclHandle* handle, int ranks, const NcclId& id, int rank) = 0;
+  // Begins to join; uses the thread's current device. The handle must not be used, only aborted, while joined() is
+  // kNcclInProgress, because other ranks with this id have not joined yet.
+  virtual int begin_join(NcclHandle* handle, const NcclJoin& how) = 0;
+  virtual int joined(NcclHandle handle) = 0;
   virtual int leave(NcclHandle handle) = 0;    // requires that none of its calls is running
   virtual int abort(NcclHandle handle) = 0;    // ends running calls on this rank; frees the handle
   virtual int trouble(NcclHandle handle) = 0;  // an error outside the calls, for example of a network; 0: none

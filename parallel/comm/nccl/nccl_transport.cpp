@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <exception>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -20,6 +21,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = 5ms;                  // how often a waiting thread checks the others
 constexpr std::size_t kSlotAlignment = 512;  // more than a packed block
+// Three lanes of sums and eight of messages take 80 of an H100's 132 multiprocessors at once. NCCL alone would take up to 32 for
+// each call, and calls that wait for one another's room never end.
+constexpr int kBlocksOfSums = 16, kBlocksOfMessages = 4;
 
 std::size_t bytes_of(std::int64_t elements, std::size_t each) { return static_cast<std::size_t>(elements) * each; }
 
@@ -95,7 +99,7 @@ void NcclTransport::leave() noexcept {
 // ---- the calls -----------------------------------------------------------------------------------------------------------
 
 void NcclTransport::collective(const Call& call, std::uint64_t number) {
-  auto& channel = ranks_channel();
+  auto& channel = ranks_channel(call, number);
   auto& nccl = *parts_.library;
   if (call.operation == Operation::all_gather && machines().count() > 1) {
     const auto& mine = call.from.front();
@@ -339,7 +343,8 @@ void NcclTransport::fold_slots(const Reduction& reduction, std::size_t half, con
 void NcclTransport::message(const Call& call, std::uint64_t number) {
   if (call.peer == rank()) return message_to_itself(call);
   const bool sends = call.operation == Operation::send;
-  auto& channel = route_channel(sends ? Route{rank(), call.peer, call.lane} : Route{call.peer, rank(), call.lane});
+  auto& channel =
+      route_channel(sends ? Route{rank(), call.peer, call.lane} : Route{call.peer, rank(), call.lane}, call, number);
   run_on(channel, call, number, [&](cuda::CudaStreamHandle stream) {
     with_handle(channel, [&](NcclHandle handle) {
       auto& nccl = *parts_.library;
@@ -372,17 +377,17 @@ void NcclTransport::message_to_itself(const Call& call) {
 
 // ---- channels ------------------------------------------------------------------------------------------------------------
 
-NcclTransport::Channel& NcclTransport::ranks_channel() {
+NcclTransport::Channel& NcclTransport::ranks_channel(const Call& call, std::uint64_t number) {
   if (ranks_.handle) return ranks_;
   NcclId id;
   if (rank() == 0) demand(parts_.library->make_id(&id), "ncclGetUniqueId");
   letter({.operation = Operation::broadcast, .from = {bytes_of(id)}, .to = {writable_bytes_of(id)}, .peer = 0});
-  join(ranks_, size(), id, rank());
+  join(ranks_, {.ranks = size(), .id = id, .rank = rank(), .most_blocks = kBlocksOfSums}, call, number);
   return ranks_;
 }
 
 // One handle per direction and lane: NCCL runs the calls of one handle in order, and lanes must not wait for each other.
-NcclTransport::Channel& NcclTransport::route_channel(const Route& route) {
+NcclTransport::Channel& NcclTransport::route_channel(const Route& route, const Call& call, std::uint64_t number) {
   std::unique_lock lock(mutex_);
   auto& channel = routes_[route];
   lock.unlock();  // not needed further: only one call of a lane runs at a time
@@ -395,16 +400,30 @@ NcclTransport::Channel& NcclTransport::route_channel(const Route& route) {
   } else {
     letter({.operation = Operation::receive, .to = {writable_bytes_of(id)}, .peer = source, .lane = lane});
   }
-  join(channel, 2, id, source == rank() ? 0 : 1);
+  join(channel, {.ranks = 2, .id = id, .rank = source == rank() ? 0 : 1, .most_blocks = kBlocksOfMessages}, call, number);
   return channel;
 }
 
-void NcclTransport::join(Channel& channel, int ranks, const NcclId& id, int rank) {
+// A rank that does not come, or a network that does not work, ends the join as it would end the call.
+void NcclTransport::join(Channel& channel, const NcclJoin& how, const Call& call, std::uint64_t number) {
   channel.stream = parts_.device->make_stream("nccl");
   NcclHandle handle = nullptr;
-  channel.stream->submit([&] { demand(parts_.library->join(&handle, ranks, id, rank), "ncclCommInitRank"); });
+  channel.stream->submit([&] { demand(parts_.library->begin_join(&handle, how), "ncclCommInitRankConfig"); });
   channel.stream->synchronize();
   channel.handle = handle;
+  const auto since = Clock::now();
+  for (int state = 0; (state = parts_.library->joined(handle)) != 0; std::this_thread::sleep_for(kLook)) {
+    try {
+      if (state != kNcclInProgress) demand(state, "ncclCommInitRankConfig");
+      host_->check(number, call.patient ? Clock::now() : since);
+    } catch (const RankFailed& failed) {
+      abort(channel);
+      throw RankFailed(fmt::format("{}\n  rank {} was joining {} ranks in NCCL", failed.what(), this->rank(), how.ranks));
+    } catch (...) {
+      abort(channel);
+      throw;
+    }
+  }
 }
 
 std::size_t NcclTransport::slot_bytes() const {

@@ -32,7 +32,7 @@ struct NcclParts {
   int device_index = 0;
   std::shared_ptr<NcclLibrary> library;
   std::function<void(cuda::CudaStreamHandle, const cuda::FoldWork&)> fold;
-  std::size_t fold_bytes = kStagingBytes;  // memory for the blocks of other ranks
+  std::size_t fold_bytes = kGpuStagingBytes;  // memory for the blocks of other ranks
 };
 
 class NcclTransport final : public Transport {
@@ -74,9 +74,10 @@ class NcclTransport final : public Transport {
                   cuda::CudaStreamHandle stream);
   cuda::CudaBranch& folds();
 
-  Channel& ranks_channel();
-  Channel& route_channel(const Route& route);
-  void join(Channel& channel, int ranks, const NcclId& id, int rank);
+  // The channel of a call; at its first call, the ranks join it.
+  Channel& ranks_channel(const Call& call, std::uint64_t number);
+  Channel& route_channel(const Route& route, const Call& call, std::uint64_t number);
+  void join(Channel& channel, const NcclJoin& how, const Call& call, std::uint64_t number);
   void letter(const Call& call) { letters_->run(call, ++letters_sent_); }
   // Calls the library with the channel's handle; after the handle's abort there are no such calls.
   void with_handle(Channel& channel, const std::function<void(NcclHandle)>& calls) const;

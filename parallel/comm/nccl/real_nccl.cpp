@@ -5,7 +5,9 @@
 #include <dlfcn.h>
 #include <nccl.h>
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -15,6 +17,7 @@ namespace terrace::comm {
 namespace {
 
 static_assert(sizeof(NcclId) == sizeof(ncclUniqueId));
+static_assert(kNcclInProgress == ncclInProgress);
 
 class RealNccl final : public NcclLibrary {
  public:
@@ -29,7 +32,8 @@ class RealNccl final : public NcclLibrary {
           ErrorKind::missing);
     }
     find(library, make_id_, "ncclGetUniqueId");
-    find(library, join_, "ncclCommInitRank");
+    find(library, join_, "ncclCommInitRankConfig");
+    find(library, finish_, "ncclCommFinalize");
     find(library, leave_, "ncclCommDestroy");
     find(library, abort_, "ncclCommAbort");
     find(library, trouble_, "ncclCommGetAsyncError");
@@ -49,12 +53,24 @@ class RealNccl final : public NcclLibrary {
     std::memcpy(id->bytes.data(), &made, sizeof made);
     return result;
   }
-  int join(NcclHandle* handle, int ranks, const NcclId& id, int rank) override {
+  int begin_join(NcclHandle* handle, const NcclJoin& how) override {
     ncclUniqueId given;
-    std::memcpy(&given, &id, sizeof given);
-    return join_(handle, ranks, given, rank);
+    std::memcpy(&given, &how.id, sizeof given);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.maxCTAs = how.most_blocks;
+    const auto result = join_(handle, how.ranks, given, how.rank, &config);
+    return result == ncclInProgress ? ncclSuccess : result;
   }
-  int leave(NcclHandle handle) override { return leave_(handle); }
+  int joined(NcclHandle handle) override {
+    ncclResult_t state = ncclSuccess;
+    const auto result = trouble_(handle, &state);
+    return result == ncclSuccess ? state : result;
+  }
+  int leave(NcclHandle handle) override {
+    const auto result = settled(handle, finish_(handle));
+    return result == ncclSuccess ? leave_(handle) : result;
+  }
   int abort(NcclHandle handle) override { return abort_(handle); }
   int trouble(NcclHandle handle) override {
     ncclResult_t state = ncclSuccess;
@@ -62,19 +78,26 @@ class RealNccl final : public NcclLibrary {
     if (result != ncclSuccess) return result;
     return state == ncclInProgress ? ncclSuccess : state;
   }
-  int group_start() override { return group_start_(); }
-  int group_end() override { return group_end_(); }
+  int group_start() override {
+    const auto result = group_start_();
+    if (result == ncclSuccess) ++group_depth;
+    return result;
+  }
+  int group_end() override {
+    --group_depth;
+    return settled(handle_of_group, group_end_());
+  }
   int send(const void* from, std::size_t bytes, int peer, NcclHandle handle, cuda::CudaStreamHandle stream) override {
-    return send_(from, bytes, ncclInt8, peer, handle, stream);
+    return called(handle, send_(from, bytes, ncclInt8, peer, handle, stream));
   }
   int receive(void* to, std::size_t bytes, int peer, NcclHandle handle, cuda::CudaStreamHandle stream) override {
-    return receive_(to, bytes, ncclInt8, peer, handle, stream);
+    return called(handle, receive_(to, bytes, ncclInt8, peer, handle, stream));
   }
   int all_gather(const void* mine, void* all, std::size_t bytes, NcclHandle handle, cuda::CudaStreamHandle stream) override {
-    return all_gather_(mine, all, bytes, ncclInt8, handle, stream);
+    return called(handle, all_gather_(mine, all, bytes, ncclInt8, handle, stream));
   }
   int broadcast(void* data, std::size_t bytes, int root, NcclHandle handle, cuda::CudaStreamHandle stream) override {
-    return broadcast_(data, data, bytes, ncclInt8, root, handle, stream);
+    return called(handle, broadcast_(data, data, bytes, ncclInt8, root, handle, stream));
   }
 
   bool is_device_memory(int device, const void* data) override {
@@ -92,6 +115,25 @@ class RealNccl final : public NcclLibrary {
   }
 
  private:
+  // A handle that was made without blocking may still be at work on a call when the call returns; no other call of the handle
+  // may be made before.
+  int settled(NcclHandle handle, ncclResult_t result) {
+    constexpr auto kLook = std::chrono::microseconds(20);
+    while (result == ncclInProgress) {
+      std::this_thread::sleep_for(kLook);
+      if (const auto asked = trouble_(handle, &result); asked != ncclSuccess) return asked;
+    }
+    return result;
+  }
+  // The calls of a group are made at its end, which belongs to one handle.
+  int called(NcclHandle handle, ncclResult_t result) {
+    if (group_depth == 0) return settled(handle, result);
+    handle_of_group = handle;
+    return result == ncclInProgress ? ncclSuccess : result;
+  }
+  static thread_local int group_depth;
+  static thread_local NcclHandle handle_of_group;
+
   template <class F>
   static void find(void* library, F*& function, const char* name) {
     function = reinterpret_cast<F*>(dlsym(library, name));
@@ -102,7 +144,8 @@ class RealNccl final : public NcclLibrary {
   }
 
   decltype(ncclGetUniqueId)* make_id_ = nullptr;
-  decltype(ncclCommInitRank)* join_ = nullptr;
+  decltype(ncclCommInitRankConfig)* join_ = nullptr;
+  decltype(ncclCommFinalize)* finish_ = nullptr;
   decltype(ncclCommDestroy)* leave_ = nullptr;
   decltype(ncclCommAbort)* abort_ = nullptr;
   decltype(ncclCommGetAsyncError)* trouble_ = nullptr;
@@ -115,6 +158,9 @@ class RealNccl final : public NcclLibrary {
   decltype(ncclGetErrorString)* text_ = nullptr;
   decltype(ncclGetLastError)* last_error_ = nullptr;
 };
+
+thread_local int RealNccl::group_depth = 0;
+thread_local NcclHandle RealNccl::handle_of_group = nullptr;
 
 }  // namespace
 

@@ -99,7 +99,7 @@ TEST_F(WithGpu, TheUsualBudgetLeavesRoomForWhatCudnnTakes) {
 TEST_F(WithGpu, TheUsualBudgetIsOfWhatIsFree) {
   const auto words = tiny("plan", {"--device", "cuda:0"}), two = tiny("plan", {"--device", "cuda:0", "--dp", "2"});
   EXPECT_THAT(with_gpu(words, {{"TERRACE_FAKE_GPU_FREE_MIB", "1536"}}).out, HasSubstr("device        512 MiB"));
-  EXPECT_THAT(with_gpu(two, {{"TERRACE_FAKE_GPUS", "2"}}).out, HasSubstr("device       1.59 GiB"));
+  EXPECT_THAT(with_gpu(two, {{"TERRACE_FAKE_GPUS", "2"}}).out, HasSubstr("device       1.38 GiB"));
 }
 
 // The library is a fake, but it reads and writes the run's chunks.

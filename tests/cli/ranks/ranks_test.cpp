@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <terrace/core/machine/cores.h>
 #include <terrace/tests/cli/ranks/on_ranks.h>
 
 namespace terrace::test {
@@ -602,6 +603,30 @@ TEST_F(Ranks, VariablesThatALauncherLeftAreNamed) {
   left.arguments.insert(left.arguments.end(), {"--pp", "3"});
   expect_refusal(run(left), 2, {"OMPI_COMM_WORLD_SIZE says that there are 2 ranks; " + advice});
   EXPECT_FALSE(fs::exists(at("run")));
+}
+
+// Each process may see one GPU only, which is its own: unless two see the same one.
+TEST_F(Ranks, TwoProcessesDoNotShareAGpu) {
+  const auto words = tiny("train", {"--device", "cuda:0", "--assumed-costs"});
+  const auto on = [&](const std::string& gpu_of_second) {
+    auto started = one_by_one(words, words, "CUDA_VISIBLE_DEVICES=" + gpu_of_second);
+    started.environment["CUDA_VISIBLE_DEVICES"] = "0";
+    started.environment["LD_LIBRARY_PATH"] = started.environment["TERRACE_MODULE_PATH"] = TERRACE_FAKE_CUDA_FOLDER;
+    return run(started);
+  };
+  expect_refusal(on("0"), 4, {"ranks 0 and 1 compute on the same GPU, Imaginary H0 (FFFF:0A:00.0)"});
+  const auto apart = on("1");
+  EXPECT_EQ(0, apart.exit) << apart.described;
+}
+
+TEST_F(Ranks, ABindingToOneCoreIsNamed) {
+  if (machine::allowed_cores().size() < 2) GTEST_SKIP() << "one core is all that there is";
+  auto bound = without_launch(processes(2, 0, "bound"));
+  const auto warned = HasSubstr("warning: the launcher binds each rank to 1 of");
+  EXPECT_THAT(run(bound).err, Not(warned));
+  std::ranges::replace(bound.arguments, std::string("none"), std::string("core"));
+  const auto outcome = run(bound);
+  EXPECT_THAT(outcome.err, warned) << outcome.described;
 }
 
 // A rank is killed during the run: the others end with an error that names it, and the run continues from its last commit.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <mutex>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -87,6 +88,55 @@ TEST_F(NcclTest, AHandleIsNotUsedAfterItsAbort) {
     *self = gpu.nccl.get();
   });
   for (std::size_t r = 0; r < outcome.size(); ++r) EXPECT_NE("", outcome[r]) << "rank " << r << " did not notice";
+}
+
+// A rank whose NCCL never joins, as with a network that does not work: all ranks end in time, and no handle stays.
+TEST_F(NcclTest, AJoinThatHangsEndsInTime) {
+  std::atomic<int> aborted{0};
+  std::vector<std::shared_ptr<test::FakeNccl>> libraries(3);
+  const auto outcome = test::on_fake_gpus(3, {.time_limit = 500ms}, twenty_sums, [&](int rank, test::FakeGpuRank& gpu) {
+    gpu.nccl = std::make_shared<test::FakeNccl>(gpu.runtime, test::FakeNccl::Options{.join_hangs = rank == 1});
+    libraries[static_cast<std::size_t>(rank)] = gpu.nccl;
+  });
+  for (std::size_t r = 0; r < outcome.size(); ++r) {
+    EXPECT_THAT(outcome[r], HasSubstr("joining 3 ranks in NCCL")) << "rank " << r;
+    aborted += libraries[r]->aborts() ? 1 : 0;
+  }
+  EXPECT_EQ(3, aborted);
+}
+
+TEST_F(NcclTest, AJoinThatFailsIsNamedOnEveryRank) {
+  const auto outcome = test::on_fake_gpus(2, {.time_limit = 60s}, twenty_sums, [](int rank, test::FakeGpuRank& gpu) {
+    gpu.nccl = std::make_shared<test::FakeNccl>(
+        gpu.runtime, test::FakeNccl::Options{.join_hangs = rank == 1,
+                                             .join_result = rank == 1 ? test::kNcclSystemError : comm::kNcclInProgress});
+  });
+  EXPECT_THAT(outcome[1], HasSubstr("ncclCommInitRankConfig: a made-up NCCL error (2)"));
+  EXPECT_THAT(outcome[0], HasSubstr("a made-up NCCL error (2)"));
+}
+
+// Calls of several lanes run at once, and each keeps its blocks until the other ranks make it.
+TEST_F(NcclTest, CallsThatRunAtOnceHaveRoomOnAGpu) {
+  std::mutex mutex;
+  std::vector<int> blocks;
+  const auto outcome = test::on_fake_gpus(
+      2, {.time_limit = 60s},
+      [](Rank& rank) {
+        const auto stream = rank.device.make_stream("comm");
+        TwoMemories data(rank);
+        const auto bytes = std::as_writable_bytes(data.on_device());
+        rank.comm->all_reduce(*stream, comm::Reduction::sum(DType::fp32), bytes, bytes);
+        rank.comm->rank() == 0 ? rank.comm->send(*stream, bytes, 1, 0) : rank.comm->receive(*stream, bytes, 0, 0);
+        stream->synchronize();
+      },
+      [&](int, test::FakeGpuRank& gpu) {
+        gpu.nccl = std::make_shared<test::FakeNccl>(gpu.runtime, test::FakeNccl::Options{.joins = [&](int most) {
+                                                      const std::lock_guard lock(mutex);
+                                                      blocks.push_back(most);
+                                                    }});
+      });
+  for (std::size_t r = 0; r < outcome.size(); ++r) EXPECT_EQ("", outcome[r]) << "rank " << r;
+  EXPECT_THAT(blocks, testing::UnorderedElementsAre(16, 16, 4, 4));
 }
 
 // Sums of numbers on the host and of blocks on a GPU travel side by side.

@@ -128,9 +128,10 @@ int FakeNccl::make_id(comm::NcclId* id) {
   return 0;
 }
 
-int FakeNccl::join(comm::NcclHandle* handle, int ranks, const comm::NcclId& id, int rank) {
+int FakeNccl::begin_join(comm::NcclHandle* handle, const comm::NcclJoin& how) {
   std::uint64_t number = 0;
-  std::memcpy(&number, id.bytes.data(), sizeof number);
+  std::memcpy(&number, how.id.bytes.data(), sizeof number);
+  if (options_.joins) options_.joins(how.most_blocks);
   auto seat = std::make_shared<ncclComm>();
   {
     const std::lock_guard lock(office().mutex);
@@ -138,16 +139,21 @@ int FakeNccl::join(comm::NcclHandle* handle, int ranks, const comm::NcclId& id, 
     auto& group = office().groups[number];
     if (!group) group = std::make_shared<Group>();
     seat->group = group;
-    seat->rank = rank;
+    seat->rank = how.rank;
     office().seats[seat.get()] = seat;
   }
-  std::unique_lock lock(seat->group->mutex);
-  seat->group->ranks = ranks;
-  ++seat->group->joined;
-  seat->group->changed.notify_all();
-  seat->group->changed.wait(lock, [&] { return seat->group->joined == ranks; });
+  const std::lock_guard lock(seat->group->mutex);
+  seat->group->ranks = how.ranks;
+  if (!options_.join_hangs) ++seat->group->joined;
   *handle = seat.get();
   return 0;
+}
+
+int FakeNccl::joined(comm::NcclHandle handle) {
+  const auto seat = seat_of(handle);
+  if (!seat) return kNcclInvalidUsage;
+  const std::lock_guard lock(seat->group->mutex);
+  return seat->group->joined == seat->group->ranks ? 0 : options_.join_result;
 }
 
 int FakeNccl::leave(comm::NcclHandle handle) {
@@ -217,6 +223,10 @@ void FakeNccl::keep(std::shared_ptr<void> batch) {
 
 int FakeNccl::add(const Message& message, cuda::CudaStreamHandle stream) {
   if (!message.seat) return kNcclInvalidUsage;
+  {
+    const std::lock_guard lock(message.seat->group->mutex);
+    if (message.seat->group->joined != message.seat->group->ranks) return kNcclInvalidUsage;
+  }
   const bool alone = depth == 0;
   if (alone) group_start();
   auto& batch = *std::static_pointer_cast<Batch<Message>>(open_batch);

@@ -29,6 +29,9 @@ class FakeNccl final : public comm::NcclLibrary {
     std::function<bool(const void*)> is_device_memory = [](const void*) { return true; };
     std::function<void(const std::string&)> report = {};  // misuse: a handle after its abort
     std::function<void(std::uint64_t)> before_send = {};  // with the message's number
+    bool join_hangs = false;                              // this rank never joins
+    int join_result = comm::kNcclInProgress;              // what joined() says when others are awaited
+    std::function<void(int)> joins = {};                  // with the most blocks of a call
   };
   FakeNccl(std::shared_ptr<cuda::CudaRuntime> runtime, Options options)
       : runtime_(std::move(runtime)), options_(std::move(options)) {}
@@ -41,7 +44,8 @@ class FakeNccl final : public comm::NcclLibrary {
   [[nodiscard]] bool aborts() const { return aborts_; }                 // whether an abort was requested
 
   int make_id(comm::NcclId* id) override;
-  int join(comm::NcclHandle* handle, int ranks, const comm::NcclId& id, int rank) override;
+  int begin_join(comm::NcclHandle* handle, const comm::NcclJoin& how) override;
+  int joined(comm::NcclHandle handle) override;
   int leave(comm::NcclHandle handle) override;
   int abort(comm::NcclHandle handle) override;
   int trouble(comm::NcclHandle handle) override;
