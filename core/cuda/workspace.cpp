@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <terrace/core/cuda/stream.h>
+
 namespace terrace::cuda {
 
 StreamWorkspaces::StreamWorkspaces(Device& device, std::size_t room_bytes) : device_(device), room_bytes_(room_bytes) {

@@ -13,10 +13,11 @@
 #include <vector>
 
 #include <terrace/core/cuda/kernels/fault.h>
-#include <terrace/core/cuda/stream.h>
 #include <terrace/core/device/device.h>
 
 namespace terrace::cuda {
+
+class CudaStream;
 
 // The parts of two-stage sums and the choice of matrix products depend on this size, so it affects the bits.
 inline constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;

@@ -98,5 +98,18 @@ TEST(Windows, APatternIsRepeated) {
   }
 }
 
+// 1,0,1 over six blocks is 1,0,1,1,0,1, and not 1,0,1,0,1,0.
+TEST(RotatedBlocks, AListIsShortenedOnlyToAPartThatRepeatsInIt) {
+  using layers::RotatedBlocks;
+  const auto blocks = RotatedBlocks::parse("1,0,1");
+  EXPECT_EQ("1,0,1", to_string(blocks));
+  EXPECT_TRUE(blocks.of(3));
+  EXPECT_FALSE(blocks.of(4));
+  EXPECT_EQ("1,0", to_string(RotatedBlocks::parse("1,0,1,0")));
+  EXPECT_EQ(RotatedBlocks(), RotatedBlocks::parse("1,1,1"));
+  // A list of all blocks ends anywhere in its pattern.
+  EXPECT_EQ(2U, layers::shortest_pattern(std::vector<bool>{true, false, true}).size());
+}
+
 }  // namespace
 }  // namespace terrace::test
