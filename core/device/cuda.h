@@ -22,7 +22,7 @@ struct GpuInfo {
   std::string name = {};
   std::string pci_bus_id = {};
   std::string uuid = {};  // of the GPU, or of the part of it that this process may use; empty: the driver does not tell
-  int numa_node = -1;  // of the host memory nearest to it; -1: unknown
+  int numa_node = -1;     // of the host memory nearest to it; -1: unknown
   std::uint64_t memory_bytes = 0;
   int compute_major = 0, compute_minor = 0;
   // What its data sheet says; 0: the driver does not tell.

@@ -96,7 +96,8 @@ void demand_told_windows(const RunConfig& c) {
 std::optional<std::string> warning_of_told_windows(const RunConfig& c) {
   if ((*c.model.family.get().file.window.size).empty()) return std::nullopt;
   const auto file = told(c);
-  if (!file || file->windows.is_usual() || !within(file->windows, c.model.seq_len, c.model.layers).is_usual()) return std::nullopt;
+  if (!file || file->windows.is_usual() || !within(file->windows, c.model.seq_len, c.model.layers).is_usual())
+    return std::nullopt;
   return fmt::format(
       "--init-from {}: {} has windows of attention, which are no shorter than --seq-len {}: this run and its export "
       "have none; give --window {} to keep them",

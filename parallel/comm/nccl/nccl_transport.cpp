@@ -21,8 +21,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = 5ms;                  // how often a waiting thread checks the others
 constexpr std::size_t kSlotAlignment = 512;  // more than a packed block
-// Three lanes of sums and eight of messages take 80 of an H100's 132 multiprocessors at once. NCCL alone would take up to 32 for
-// each call, and calls that wait for one another's room never end.
+// Three lanes of sums and eight of messages take 80 of an H100's 132 multiprocessors at once. NCCL alone would take up to 32
+// for each call, and calls that wait for one another's room never end.
 constexpr int kBlocksOfSums = 16, kBlocksOfMessages = 4;
 
 std::size_t bytes_of(std::int64_t elements, std::size_t each) { return static_cast<std::size_t>(elements) * each; }

@@ -12,8 +12,8 @@
 //   - a split sum is as wrong as those of the real library: it may leave out the last terms, and rounds before it adds a bias.
 //     It is proposed for long sums; with TERRACE_FAKE_SPLIT=forced always, also to callers that allow no split; with hidden, it
 //     does not say that it is one.
-// TERRACE_FAKE_EPILOGUE=no_bias|bias_twice|bias_by_columns|forgets_c|rounds_before_bias makes it wrong, to show that tests detect
-// it. With starts_from_c it rounds differently, as some kernels of the real library do.
+// TERRACE_FAKE_EPILOGUE=no_bias|bias_twice|bias_by_columns|forgets_c|rounds_before_bias makes it wrong, to show that tests
+// detect it. With starts_from_c it rounds differently, as some kernels of the real library do.
 //
 // Owner: the program. Threads: any; calls belong to the current GPU of their thread (On).
 #pragma once
