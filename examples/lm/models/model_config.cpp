@@ -73,7 +73,7 @@ layers::Positions kind_of(const Positions& positions) {
 layers::RotatedBlocks all_but_every(std::int64_t every, std::int64_t layers) {
   std::vector<bool> blocks;
   for (std::int64_t b = 1; every != 0 && b <= std::min(layers, every); ++b) blocks.push_back(b % every != 0);
-  return layers::RotatedBlocks(std::move(blocks));
+  return layers::RotatedBlocks(layers::shortest_pattern(std::move(blocks), true));
 }
 
 SkipShape parse_skips(std::string_view text) {
