@@ -27,9 +27,9 @@ namespace {
 
 void share_cores(RunConfig& c, std::int64_t ranks, const std::optional<Launched>& place) {
   c.found.local_ranks = ranks;
-  if (c.run.threads != 0 || ranks <= 1) return;
+  if (ranks <= 1) return;
   const auto cores = rank_cores(place.has_value());
-  c.run.threads = usual_threads(c, cores_of_rank(cores, ranks));
+  if (c.run.threads == 0) c.run.threads = usual_threads(c, cores_of_rank(cores, ranks));
   if (const auto warning = warning_of_binding(cores, ranks); warning && place && place->rank == 0) base::warn(*warning);
 }
 

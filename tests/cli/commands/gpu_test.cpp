@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <terrace/core/base/text_file.h>
 #include <terrace/core/machine/machine.h>
 
 #include <terrace/tests/cli/cli_test.h>
@@ -17,18 +18,6 @@ namespace fs = std::filesystem;
 
 class WithGpu : public Cli {
  protected:
-  // Measured before, so that no test waits for it.
-  void SetUp() override {
-    Cli::SetUp();
-    for (const auto* const device : {"cuda:0", "cuda:1"}) {
-      MachineProfile profile;
-      profile.device = device;
-      auto name = fmt::format("machine-{}.json", device);
-      name.replace(name.find(':'), 1, "-");
-      fs::create_directories(at("cache/terrace"));
-      save_profile(profile, at("cache/terrace") / name);
-    }
-  }
   // Runs terrace WORDS… with the fakes, and `more` in the environment.
   [[nodiscard]] Outcome with_gpu(Words words, const std::map<std::string, std::string>& more = {}) const {
     auto started = launch(std::move(words));
@@ -47,18 +36,22 @@ TEST_F(WithGpu, DoctorSaysWhichThereAre) {
 
 TEST_F(WithGpu, TheFirstRunMeasuresTheMachine) {
   const auto measuring = HasSubstr("measuring cuda:0 and this machine once");
-  const auto train = [&](const std::string& run) {
-    const auto outcome = with_gpu(tiny("train", {"--device", "cuda:0", "--out-dir", run}),
-                                  {{"XDG_CACHE_HOME", at("fresh").string()}, {"TERRACE_FAKE_GPUS", "1"}});
+  auto settings = read_text_file(at("tiny.toml"));
+  const std::string assumed = "assumed-costs = true\n";
+  settings.erase(settings.find(assumed), assumed.size());
+  scratch_.write("measured.toml", settings);
+  const auto train = [&](const std::string& run, const std::string& cache) {
+    const auto outcome = with_gpu({"train", "--config", "measured.toml", "--device", "cuda:0", "--out-dir", run},
+                                  {{"XDG_CACHE_HOME", at(cache).string()}});
     EXPECT_EQ(0, outcome.exit) << outcome.described;
     return outcome;
   };
-  const auto first = train("first");
+  const auto first = train("first", "fresh");
   EXPECT_THAT(first.err, measuring);
   const auto profile = load_profile(at("fresh/terrace/machine-cuda-0.json"));
   EXPECT_EQ("cuda:0", profile.device);
   EXPECT_NE("", profile.measured_at);
-  const auto second = train("second");
+  const auto second = train("second", "fresh");
   EXPECT_THAT(second.err, Not(measuring));
   EXPECT_EQ(weights_of(first), weights_of(second));
   // A machine that cannot keep the rates still trains.
@@ -269,10 +262,10 @@ TEST_F(WithAlgorithms, TheMachineProfileKeepsThemForNewRuns) {
 }
 
 TEST_F(WithAlgorithms, WithoutAProfileNothingIsKept) {
-  const auto outcome = with_gpu(tiny("train", {"--device", "cuda:0", "--assumed-costs"}),
-                                {{"TERRACE_FAKE_CUBLAS", "1"}, {"XDG_CACHE_HOME", at("fresh").string()}});
+  const auto outcome =
+      with_gpu(tiny("train", {"--device", "cuda:0"}), {{"TERRACE_FAKE_CUBLAS", "1"}, {"XDG_CACHE_HOME", at("cache").string()}});
   ASSERT_EQ(0, outcome.exit) << outcome.described;
-  EXPECT_FALSE(fs::exists(at("fresh")));
+  EXPECT_FALSE(fs::exists(at("cache")));
   EXPECT_TRUE(fs::exists(at("run/algorithms.txt")));
 }
 

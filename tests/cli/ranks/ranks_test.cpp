@@ -607,25 +607,32 @@ TEST_F(Ranks, VariablesThatALauncherLeftAreNamed) {
 
 // Each process may see one GPU only, which is its own: unless two see the same one.
 TEST_F(Ranks, TwoProcessesDoNotShareAGpu) {
-  const auto words = tiny("train", {"--device", "cuda:0", "--assumed-costs"});
+  const auto words = tiny("train", {"--device", "cuda:0", "--rank-deadline", "3"});
+  const auto modules = at("modules");
+  fs::create_directory(modules);
+  const auto built = fs::path(TERRACE_PROGRAM).parent_path().parent_path() / "modules";
+  fs::create_symlink(built / "terrace_mpi.so", modules / "terrace_mpi.so");
+  fs::create_symlink(fs::path(TERRACE_FAKE_CUDA_FOLDER) / "terrace_cuda13.so", modules / "terrace_cuda13.so");
   const auto on = [&](const std::string& gpu_of_second) {
     auto started = one_by_one(words, words, "CUDA_VISIBLE_DEVICES=" + gpu_of_second);
     started.environment["CUDA_VISIBLE_DEVICES"] = "0";
-    started.environment["LD_LIBRARY_PATH"] = started.environment["TERRACE_MODULE_PATH"] = TERRACE_FAKE_CUDA_FOLDER;
+    started.environment["LD_LIBRARY_PATH"] = TERRACE_FAKE_CUDA_FOLDER;
+    started.environment["TERRACE_MODULE_PATH"] = modules.string();
     return run(started);
   };
   expect_refusal(on("0"), 4, {"ranks 0 and 1 compute on the same GPU, Imaginary H0 (FFFF:0A:00.0)"});
-  const auto apart = on("1");
-  EXPECT_EQ(0, apart.exit) << apart.described;
+  // The made-up NCCL joins the ranks of one process only, so these two wait for each other until their deadline.
+  EXPECT_THAT(on("1").err, AllOf(HasSubstr("joining 2 ranks in NCCL"), Not(HasSubstr("same GPU"))));
 }
 
 TEST_F(Ranks, ABindingToOneCoreIsNamed) {
   if (machine::allowed_cores().size() < 2) GTEST_SKIP() << "one core is all that there is";
-  auto bound = without_launch(processes(2, 0, "bound"));
   const auto warned = HasSubstr("warning: the launcher binds each rank to 1 of");
-  EXPECT_THAT(run(bound).err, Not(warned));
+  EXPECT_THAT(run(without_launch(processes(2, 0, "free"))).err, Not(warned));
+  auto bound = without_launch(processes(2, 0, "bound"));
   std::ranges::replace(bound.arguments, std::string("none"), std::string("core"));
   const auto outcome = run(bound);
+  EXPECT_EQ(0, outcome.exit) << outcome.described;
   EXPECT_THAT(outcome.err, warned) << outcome.described;
 }
 
