@@ -3,11 +3,13 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include <terrace/bench/old_results.h>
 #include <terrace/core/base/notice.h>
 #include <terrace/core/base/trace.h>
 #include <terrace/core/base/units.h>
@@ -17,6 +19,7 @@ namespace terrace::bench {
 namespace {
 
 constexpr std::int64_t kDrawEvery_ns = 100'000'000;
+constexpr std::array<std::string_view, 3> kOnlyJson{"fio", "gdsio", "nvbandwidth"};
 
 // Converts a key to a table heading: "gb_per_s" to "GB/s".
 std::string heading(const std::string& key) {
@@ -66,25 +69,36 @@ std::string padded(const std::string& text, std::size_t width) {
 
 std::size_t width_of(const std::string& key) { return key == "op" || key == "policy" || key == "recipe" ? 14 : 11; }
 
+bool in_table(const std::string& key, const Result& value) {
+  return !value.is_structured() && std::ranges::find(kOnlyJson, key) == kOnlyJson.end();
+}
+
 }  // namespace
 
-Session::Session(Options options) : options_(std::move(options)), machine_(machine_facts()) {}
+Session::Session(Options options) : options_(std::move(options)), machine_(machine_facts()) {
+  if (!options_.compare.empty())
+    old_ = read_results(options_.compare, "--compare needs a file that terrace bench … --json has written");
+}
 
 Session::~Session() { erase_progress(); }
 
+void Session::print_row(const Result& row) {
+  if (options_.json) return;
+  std::string header, line;
+  for (const auto& [key, value] : row.items()) {
+    if (!in_table(key, value)) continue;
+    header += padded(heading(key), width_of(key)) + " ";
+    line += padded(cell(key, value), width_of(key)) + " ";
+  }
+  if (header != header_) base::say(options_.out, fmt::format("{}{}\n", header_.empty() ? "" : "\n", header));
+  header_ = header;
+  base::say(options_.out, fmt::format("{}\n", line));
+  std::fflush(options_.out);
+}
+
 void Session::result(Result result) {
   erase_progress();
-  if (!options_.json) {
-    std::string header, line;
-    for (const auto& [key, value] : result.items()) {
-      header += padded(heading(key), width_of(key)) + " ";
-      line += padded(cell(key, value), width_of(key)) + " ";
-    }
-    if (header != header_) base::say(options_.out, fmt::format("{}{}\n", header_.empty() ? "" : "\n", header));
-    header_ = header;
-    base::say(options_.out, fmt::format("{}\n", line));
-    std::fflush(options_.out);
-  }
+  print_row(result);
   if (!bench_.empty()) {
     Result named{{"bench", bench_}};
     named.update(result);
@@ -122,10 +136,39 @@ void Session::fail(const std::exception& error) {
   if (!failure_) failure_ = known ? known->kind() : ErrorKind::failed;
 }
 
+Result Session::compared() {
+  const auto all = compare_results(old_, {{"machine", machine_}, {"results", results_}});
+  note(fmt::format("\nbeside {}: tests in both: {}, only there: {}, only here: {}", options_.compare.string(), all.rows.size(),
+                   all.only_old, all.only_new));
+  for (const auto& [key, values] : all.machine.items())
+    note(fmt::format("  {} was {}, is {}", key, cell(key, values[0]), cell(key, values[1])));
+  auto rows = Result::array();
+  for (const auto& one : all.rows) {
+    auto row = one.test;
+    row["figure"] = one.figure;
+    row["old"] = one.old;
+    row["new"] = one.now;
+    row["ratio"] = one.ratio();
+    auto shown = row;
+    shown["figure"] = heading(one.figure);
+    shown["beyond"] = one.beyond_spread ? "spread" : "-";
+    print_row(shown);
+    row["beyond_spread"] = one.beyond_spread;
+    rows.push_back(std::move(row));
+  }
+  return {{"file", options_.compare.string()},
+          {"machine", all.machine},
+          {"only_old", all.only_old},
+          {"only_new", all.only_new},
+          {"rows", rows}};
+}
+
 std::optional<ErrorKind> Session::finish() {
   erase_progress();
+  const auto comparison = old_.is_null() ? Result() : compared();
   if (options_.json) {
-    const Result object{{"machine", machine_}, {"results", results_}};
+    Result object{{"machine", machine_}, {"results", results_}};
+    if (!comparison.is_null()) object["compared"] = comparison;
     base::say(options_.out, fmt::format("{}\n", object.dump(-1, ' ', false, Result::error_handler_t::replace)));
   }
   if (failure_) return failure_;

@@ -2,12 +2,13 @@
 // errors.
 //
 // Owner:   the program. Threads: one; stopped() from any.
-// Errors:  none; fail() remembers the kind of the first failure.
+// Errors:  those of the constructor; fail() remembers the kind of the first failure.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -19,7 +20,8 @@
 
 namespace terrace::bench {
 
-// One line of results: the keys in display order; a unit is the last part of a key.
+// One line of results: the keys in display order; a unit is the last part of a key. Arrays and objects, and the names that
+// other programs have for the test, are only in the JSON, not in the table.
 using Result = nlohmann::ordered_json;
 
 class Session {
@@ -32,11 +34,12 @@ class Session {
     // Converts a text of the library for display, with the program's flags for its settings; empty: the text is shown
     // unchanged.
     std::function<std::string(std::string_view)> shown = {};
+    std::filesystem::path compare = {};  // an earlier output with --json, to compare with at the end; empty: none
     std::FILE* out = stdout;
     std::FILE* notes = stderr;
   };
-  explicit Session(Options options);
-  ~Session();  // removes the live line
+  explicit Session(Options options);  // throws Error(ErrorKind::refused) if `compare` cannot be read
+  ~Session();                         // removes the live line
 
   [[nodiscard]] std::int64_t runs() const { return options_.runs; }
   [[nodiscard]] bool stopped() const { return options_.stopped && options_.stopped(); }
@@ -52,12 +55,15 @@ class Session {
 
  private:
   void erase_progress();
+  void print_row(const Result& row);  // with its header, if that differs from the header of the previous row
+  Result compared();                  // prints the comparison; returns it for the JSON
   [[nodiscard]] std::string shown(std::string_view text) const {
     return options_.shown ? options_.shown(text) : std::string(text);
   }
 
   Options options_;
   Result machine_, results_ = Result::array();
+  Result old_;                        // to compare with; null: nothing
   std::string bench_;                 // empty: there is only one bench
   std::string header_;                // of the current table
   std::optional<ErrorKind> failure_;  // the first

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <string>
 
+#include <terrace/tests/examples/scratch_folder.h>
+
 namespace terrace::bench {
 namespace {
 
@@ -64,6 +66,41 @@ TEST(Session, ATableHasItsHeaderOnce) {
   for (const auto* const part : {"GB/s", "{"}) EXPECT_THAT(text, Not(HasSubstr(part)));
   for (const auto* const part : {"8.00 MiB", "4.00 KiB", "12.25", "12346", "3.1 %", "50.0 %"})
     EXPECT_THAT(text, HasSubstr(part));
+}
+
+TEST(Session, ListsAndOtherProgramsNamesAreOnlyInTheJson) {
+  const Result row{{"op", "read"}, {"time_axis", {1, 2, 3}}, {"fio", "rw=read"}};
+  Text out, json, notes;
+  Session people({.stopped = {}, .out = out.file(), .notes = notes.file()});
+  people.result(row);
+  EXPECT_THAT(out.text(), Not(HasSubstr("rw=read")));
+  EXPECT_THAT(out.text(), Not(HasSubstr("axis")));
+  Session scripts({.json = true, .stopped = {}, .out = json.file(), .notes = notes.file()});
+  scripts.result(row);
+  scripts.finish();
+  EXPECT_EQ(row, Result::parse(json.text()).at("results")[0]);
+}
+
+TEST(Session, ComparesWithAnEarlierOutput) {
+  const ScratchFolder scratch;
+  const auto old = scratch.write("old.json", R"({"machine": {"kernel": "0.1"}, "results": [
+    {"op": "read", "gb_per_s": 2.0, "spread": 0.1}, {"op": "write", "gb_per_s": 2.0, "spread": 0.1}]})");
+  const auto run = [&](bool as_json) {
+    Text out, notes;
+    Session session({.json = as_json, .stopped = {}, .compare = old, .out = out.file(), .notes = notes.file()});
+    session.result({{"op", "read"}, {"gb_per_s", 1.0}, {"spread", 0.02}});
+    EXPECT_EQ(std::nullopt, session.finish());
+    return out.text();
+  };
+  const auto text = run(false);
+  for (const auto* const part :
+       {"tests in both: 1, only there: 1, only here: 0", "kernel was 0.1, is", "GB/s", "0.5", "spread"})
+    EXPECT_THAT(text, HasSubstr(part));
+  const auto compared = Result::parse(run(true)).at("compared");
+  EXPECT_EQ(R"([{"op":"read","figure":"gb_per_s","old":2.0,"new":1.0,"ratio":0.5,"beyond_spread":true}])",
+            compared.at("rows").dump());
+  EXPECT_EQ(1, compared.at("only_old"));
+  EXPECT_THROW(Session({.stopped = {}, .compare = scratch / "absent.json"}), Error);
 }
 
 TEST(Session, TheFirstFailureIsTheExitCode) {

@@ -110,8 +110,10 @@ struct Benches {
 
   explicit Benches(bench::Session::Options& options) {
     app.allow_extras();
-    const std::vector<Flag> common{{"runs", &options.runs, "runs for each figure, which is their median", kLeastRuns, 10'000},
-                                   {"json", &options.json, "print only one JSON object on standard output"}};
+    const std::vector<Flag> common{
+        {"runs", &options.runs, "runs for each figure, which is their median", kLeastRuns, 10'000},
+        {"json", &options.json, "print only one JSON object on standard output"},
+        {"compare", &options.compare, "an earlier output with --json: also print old, new and ratio"}};
     for (std::size_t i = 0; i < entries.size(); ++i) {
       entries[i].bench = bench_table()[i].make(entries[i].config);
       entries[i].add_to(app, bench_table()[i], common);
@@ -141,9 +143,9 @@ Exit run_bench(int argc, const char* const* argv) {
   apply_flags(entry.config, entry.assignments);
   find_device(entry.config, 1);
   entry.bench->check();
+  bench::Session session(options);
 
   catch_stop_signals();
-  bench::Session session(options);
   try {
     entry.bench->run(session);
   } catch (const std::exception& error) {

@@ -10,9 +10,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <terrace/bench/old_results.h>
 #include <terrace/core/base/error.h>
-#include <terrace/core/base/json_text.h>
-#include <terrace/core/base/text_file.h>
 #include <terrace/core/base/units.h>
 #include <terrace/examples/terrace/base/svg.h>
 #include <terrace/examples/terrace/report/report_template.h>
@@ -162,26 +161,6 @@ std::string tables(const Results& results) {
   return out + "</table></div>\n";
 }
 
-ordered_json read_results(const fs::path& file) {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(fmt::format("{}: {}\n  give a run directory, or the output of `terrace bench … --json`", file.string(), why),
-                ErrorKind::refused);
-  };
-  ordered_json parsed;
-  try {
-    parsed = base::parse_json<ordered_json>(read_text_file(file));
-  } catch (const Error& error) {
-    refuse(error.what());
-  }
-  if (!parsed.is_object() || !parsed.contains("machine") || !parsed.contains("results") || !parsed.at("machine").is_object() ||
-      !parsed.at("results").is_array())
-    refuse("it is no result of terrace bench");
-  for (const auto& r : parsed.at("results"))
-    if (!r.is_object()) refuse("it is no result of terrace bench");
-  if (parsed.at("results").empty()) refuse("it has no results");
-  return parsed;
-}
-
 std::string sections_of(const std::string& bench, const Results& results) {
   std::string out;
   const auto title = [&](const std::string& what) { return bench.empty() ? what : bench + ": " + what; };
@@ -208,7 +187,7 @@ fs::path write_bench_report(const fs::path& json_file) {
     throw Error(
         fmt::format("{} has the name of the page that is made of it\n  give the file another ending", json_file.string()),
         ErrorKind::refused);
-  const auto json = read_results(json_file);
+  const auto json = bench::read_results(json_file, "give a run directory, or the output of `terrace bench … --json`");
   std::vector<std::pair<std::string, Results>> benches;  // in the order in which they ran
   for (auto r : json.at("results")) {
     const auto bench = r.contains("bench") ? text_of("bench", r.at("bench")) : "";

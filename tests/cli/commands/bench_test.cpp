@@ -83,6 +83,31 @@ TEST_F(BenchNvme, ASweepEndsWithSettingsToPaste) {
     EXPECT_THAT(outcome.out, HasSubstr(part));
 }
 
+TEST_F(BenchNvme, OldFiguresStandBesideTheNewOnes) {
+  const auto first = terrace(small({"--op", "all", "--json"}));
+  ASSERT_EQ(0, first.exit) << first.described;
+  scratch_.write("old.json", first.out);
+  const auto again = terrace(small({"--op", "read", "--compare", "old.json"}));
+  ASSERT_EQ(0, again.exit) << again.described;
+  for (const auto* const part : {"beside old.json: tests in both: 1, only there: 3, only here: 0", "ratio"})
+    EXPECT_THAT(again.out, HasSubstr(part));
+  const auto json = terrace(small({"--op", "read", "--compare", "old.json", "--json"}));
+  const auto compared = ordered_json::parse(json.out).at("compared");
+  ASSERT_EQ(1U, compared.at("rows").size());
+  const auto& row = compared.at("rows")[0];
+  EXPECT_NEAR(row.at("ratio").get<double>(), row.at("new").get<double>() / row.at("old").get<double>(), 1e-9);
+  EXPECT_TRUE(row.at("beyond_spread").is_boolean());
+}
+
+TEST_F(BenchNvme, AComparisonWithNothingIsRefusedBeforeAnythingIsMeasured) {
+  scratch_.write("broken.json", "{");
+  for (const auto* const file : {"broken.json", "absent.json", "disk"}) {
+    const auto outcome = terrace(small({"--compare", file}));
+    expect_refusal(outcome, 2, {file, "--compare needs a file that terrace bench"});
+    EXPECT_EQ("", outcome.out);
+  }
+}
+
 TEST_F(BenchNvme, NothingThatIsThereIsTouched) {
   scratch_.write("precious", "data");
   expect_refusal(terrace({"bench", "nvme", "precious"}), 2, {"precious", "existing files are never written"});
