@@ -14,6 +14,8 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/units.h>
 #include <terrace/examples/terrace/base/svg.h>
+#include <terrace/examples/terrace/report/bench_colours.h>
+#include <terrace/examples/terrace/report/bench_time.h>
 #include <terrace/examples/terrace/report/report_template.h>
 #include <terrace/examples/terrace/run/screen.h>
 
@@ -25,8 +27,7 @@ using nlohmann::ordered_json;
 using Results = std::vector<ordered_json>;
 
 constexpr double kBenchWidth = 720, kNamesWidth = 250, kBenchRow = 26;
-constexpr std::size_t kCurves = 7;  // more could not be distinguished
-constexpr std::array<const char*, kCurves> kColours{"compute", "upload", "read", "write", "update", "download", "other"};
+constexpr std::size_t kCurves = kBenchColours.size();
 // A bar shows the first of these keys that a result has.
 struct Speed {
   const char* key;
@@ -55,7 +56,7 @@ std::string name_of(const ordered_json& r) {
   const auto add = [&](const char* key, const char* between, const char* before = "") {
     if (r.contains(key)) name += (name.empty() ? "" : between) + (before + text_of(key, r.at(key)));
   };
-  for (const auto* const key : {"op", "policy", "optimizer", "recipe", "dtype", "n", "memory_bytes", "block_bytes"})
+  for (const auto* const key : {"op", "path", "policy", "optimizer", "recipe", "dtype", "n", "memory_bytes", "block_bytes"})
     add(key, ", ");
   add("queue_depth", " × ");
   if (r.contains("queue_depth"))
@@ -136,8 +137,8 @@ std::string latency_curves(Results results) {
   for (std::size_t i = 0; i < results.size(); ++i) {
     std::vector<std::pair<double, double>> points;
     for (const auto& [key, fraction] : kPercentiles) points.emplace_back(nines(fraction), std::log10(number(results[i], key)));
-    content += fmt::format("<g style='stroke: var(--{})'>{}</g>", kColours[i], plot.line(points, "line"));
-    legend += fmt::format("<span><i class='c-{}'></i>{}</span>", kColours[i], escape(name_of(results[i])));
+    content += fmt::format("<g style='stroke: var(--{})'>{}</g>", kBenchColours[i], plot.line(points, "line"));
+    legend += fmt::format("<span><i class='c-{}'></i>{}</span>", kBenchColours[i], escape(name_of(results[i])));
   }
   legend += "</p>";
   if (all > results.size()) legend += fmt::format("<p class='quiet'>The fastest {} of {} tests.</p>", results.size(), all);
@@ -161,7 +162,21 @@ std::string tables(const Results& results) {
   return out + "</table></div>\n";
 }
 
-std::string sections_of(const std::string& bench, const Results& results) {
+// Takes the lists out of the results: they are no figures of a table.
+std::vector<TimedRow> take_time_axes(Results& results) {
+  std::vector<TimedRow> rows;
+  for (auto& r : results) {
+    if (r.contains("time_axis") && r.at("time_axis").is_array()) rows.push_back({name_of(r), r.at("time_axis")});
+    std::vector<std::string> lists;
+    for (const auto& [key, value] : r.items())
+      if (value.is_structured()) lists.push_back(key);
+    for (const auto& key : lists) r.erase(key);
+  }
+  return rows;
+}
+
+std::string sections_of(const std::string& bench, Results results) {
+  const auto timed = take_time_axes(results);
   std::string out;
   const auto title = [&](const std::string& what) { return bench.empty() ? what : bench + ": " + what; };
   for (const auto& speed : kSpeeds) {
@@ -175,6 +190,8 @@ std::string sections_of(const std::string& bench, const Results& results) {
   if (const auto curves = latency_curves(results); !curves.empty())
     out += bench_section(title("latency"),
                          "From handing a request over to seeing its end; a deep queue's waiting is part of it.", curves);
+  if (const auto curves = time_curves(timed, kCurves); !curves.empty())
+    out += bench_section(title("speed by second"), "The runs of a test follow each other.", curves);
   return out + bench_section(title("all figures"), "", tables(results));
 }
 
@@ -198,8 +215,9 @@ fs::path write_bench_report(const fs::path& json_file) {
   std::string body = fmt::format("<h1>{}</h1>\n<p class='quiet'>What this machine can do</p>\n<div class='tiles'>\n",
                                  escape(json_file.stem().string()));
   for (const auto& [key, value] : json.at("machine").items())
-    body += fmt::format("<div class='tile'><b style='font-size: 15px'>{}</b><span>{}</span></div>\n",
-                        escape(text_of(key, value)), escape(key));
+    if (!value.is_structured())
+      body += fmt::format("<div class='tile'><b style='font-size: 15px'>{}</b><span>{}</span></div>\n",
+                          escape(text_of(key, value)), escape(key));
   body += "</div>\n";
   for (const auto& [bench, results] : benches) body += sections_of(bench, results);
   body += fmt::format("<footer>Made by terrace report from {}.</footer>\n", escape(json_file.filename().string()));

@@ -45,6 +45,18 @@ TEST(BenchReport, HasABarACurveAndARowForEveryTest) {
   for (const auto* const part : {"http://", "https://", "<script", "nan", "inf"}) EXPECT_THAT(page, Not(HasSubstr(part)));
 }
 
+TEST(BenchReport, ATestOfSecondsHasACurveOverThem) {
+  const auto page = page_of(R"({"machine": {"block_devices": [{"name": "vda"}]}, "results": [
+    {"op": "write", "gb_per_s": 2.0, "runs": 1, "spread": 0, "time_axis": [
+      {"run": 1, "at_s": 0, "seconds": 1, "bytes": 3000000000, "p50_us": 1}, {"run": 1, "at_s": 1, "seconds": 1, "bytes": 0, "p50_us": null},
+      {"run": 1, "at_s": 2, "seconds": 1, "bytes": 1000000000, "p50_us": 1}, {"run": 1, "at_s": 3, "seconds": 0.01, "bytes": 9000000000}]},
+    {"op": "read", "gb_per_s": 2.0, "runs": 1, "spread": 0, "time_axis": [{"run": 1, "at_s": 0, "seconds": 0.4, "bytes": 800000000}]}]})");
+  EXPECT_THAT(page, HasSubstr("speed by second"));
+  EXPECT_EQ(1U, count(page, "class='line'")) << "less than three seconds are no curve";
+  for (const auto* const part : {"time_axis", "block_devices", "at_s"}) EXPECT_THAT(page, Not(HasSubstr(part)));
+  EXPECT_THAT(page_of(kNvme), Not(HasSubstr("speed by second")));
+}
+
 TEST(BenchReport, SeveralBenchesAreSections) {
   const auto page = page_of(R"({"machine": {}, "results": [
     {"bench": "ram", "op": "read", "threads": 1, "gb_per_s": 20.5, "runs": 3, "spread": 0},
