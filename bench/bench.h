@@ -19,8 +19,9 @@ namespace terrace::bench {
 
 // A setting of a bench. The program makes command-line flags of them.
 struct Flag {
-  // Where the value goes: a switch, a number, a size ("8MiB", at least one page), a text or a path.
-  using Target = std::variant<bool*, std::int64_t*, std::uint64_t*, std::string*, std::filesystem::path*>;
+  // Where the value goes: a switch, a number, a size ("8MiB", at least one page), a text, a path, or one path or more.
+  using Target = std::variant<bool*, std::int64_t*, std::uint64_t*, std::string*, std::filesystem::path*,
+                              std::vector<std::filesystem::path>*>;
   std::string name;  // "queue-depth"; for the positional argument, its name in messages
   Target target;
   std::string help;

@@ -48,16 +48,18 @@ std::string name_of(DiskOp op) {
   return "";
 }
 
-std::string fio_line(DiskOp op, const DiskShape& shape, std::uint64_t bytes, const std::filesystem::path& directory) {
+std::string fio_line(DiskOp op, const DiskShape& shape, std::uint64_t bytes, const std::filesystem::path& directory,
+                     double seconds) {
   // Each of fio's jobs has its own file; together they move the same bytes. A job that calls pread has one request in flight.
   const bool preads = shape.engine == "threads";
   const auto jobs = preads ? shape.threads * shape.queue_depth : shape.threads;
   const auto own = std::max(bytes / jobs / shape.block_bytes, std::uint64_t{1}) * shape.block_bytes;
   return fmt::format(
       "fio --name=terrace --directory={} --unlink=1 --size={} --rw={} --bs={} --iodepth={} --numjobs={} --group_reporting "
-      "--direct=1 {}",
+      "--direct=1 {}{}",
       quoted(directory.string()), own, fio_rw(op), shape.block_bytes, preads ? 1 : shape.queue_depth, jobs,
-      preads ? "--ioengine=psync" : "--ioengine=io_uring --fixedbufs=1 --registerfiles=1");
+      preads ? "--ioengine=psync" : "--ioengine=io_uring --fixedbufs=1 --registerfiles=1",
+      seconds > 0 ? fmt::format(" --time_based --runtime={:.0f}ms", 1e3 * seconds) : "");
 }
 
 std::string terrace_line(DiskOp op, const DiskShape& shape, std::uint64_t bytes, const std::filesystem::path& directory) {

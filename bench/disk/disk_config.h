@@ -12,7 +12,9 @@ namespace terrace::bench {
 
 std::string name_of(DiskOp op);
 // The same job for fio, in the same directory, with fio's fastest settings: io_uring, registered buffers and files.
-std::string fio_line(DiskOp op, const DiskShape& shape, std::uint64_t bytes, const std::filesystem::path& directory);
+// `seconds`: the job lasts so long, over and over the file; 0: it moves the file once.
+std::string fio_line(DiskOp op, const DiskShape& shape, std::uint64_t bytes, const std::filesystem::path& directory,
+                     double seconds = 0);
 // The same job for `terrace bench nvme`, and as the "aio" section of a DeepSpeed configuration.
 std::string terrace_line(DiskOp op, const DiskShape& shape, std::uint64_t bytes, const std::filesystem::path& directory);
 std::string deepspeed_section(const DiskShape& shape);

@@ -30,15 +30,15 @@ double cpu_seconds() {
 }
 
 // What all workers of a pass share: the start, the stop, the first error, and how many are still running.
-struct Pass {
-  explicit Pass(std::ptrdiff_t workers) : ready(workers), start(1), running(workers) {}
+struct Workers {
+  explicit Workers(std::ptrdiff_t workers) : ready(workers), start(1), running(workers) {}
   std::latch ready, start;
   std::atomic<bool> stop{false};
   std::atomic<std::uint64_t> moved_bytes{0};
   std::mutex mutex;
   std::condition_variable ended;
   std::ptrdiff_t running;
-  std::int64_t end_ns = 0;
+  std::int64_t begin_ns = 0, end_ns = 0;
   std::exception_ptr error;
 
   void work(DiskWorker& worker) {
@@ -46,7 +46,7 @@ struct Pass {
     start.wait();
     std::exception_ptr failed;
     try {
-      worker.run(stop, moved_bytes);
+      worker.run(stop, moved_bytes, begin_ns);
     } catch (...) {
       failed = std::current_exception();
       stop = true;
@@ -56,6 +56,16 @@ struct Pass {
     if (failed && !error) error = failed;
     --running;
     ended.notify_one();
+  }
+  [[nodiscard]] double seconds_until(std::int64_t when_ns) const { return static_cast<double>(when_ns - begin_ns) * 1e-9; }
+  // Returns when the last worker has ended.
+  void watch(const DiskPass::Watch& go_on) {
+    std::unique_lock lock(mutex);
+    while (!ended.wait_for(lock, kWatchEvery, [this] { return running == 0; })) {
+      lock.unlock();
+      if (!go_on(moved_bytes.load(std::memory_order_relaxed), seconds_until(now_ns()))) stop = true;
+      lock.lock();
+    }
   }
 };
 
@@ -73,8 +83,9 @@ std::unique_ptr<IoEngine> make_named_engine(const DiskShape& shape, const IoOpti
 
 }  // namespace
 
-DiskJob::DiskJob(const DiskFile& file, DiskContent& content, const DiskShape& shape, std::span<std::byte> buffers)
-    : file_(file), content_(content), shape_(shape), buffers_(buffers), blocks_(file.bytes() / shape.block_bytes) {
+DiskJob::DiskJob(const DiskFile& file, DiskContent& content, const DiskShape& shape, std::span<std::byte> buffers,
+                 const Wrap& wrap)
+    : file_(file), content_(content), shape_(shape), buffers_(buffers), wrap_(wrap), blocks_(file.bytes() / shape.block_bytes) {
   const auto slot = slot_bytes(shape.block_bytes);
   for (std::uint64_t at = 0; at < shape.buffer_bytes(); at += slot) content.pattern.fill(buffers.subspan(at, slot), 0);
 }
@@ -99,61 +110,58 @@ std::unique_ptr<IoEngine> DiskJob::make_engine(std::uint32_t thread) {
   return make_uncached_engine(make_named_engine(shape_, options), options.files);
 }
 
-DiskPart DiskJob::part_of(std::uint32_t thread, DiskOp op, DiskCheck check) {
-  const auto first = blocks_ * thread / shape_.threads, last = blocks_ * (thread + 1) / shape_.threads;
-  return {.op = op,
-          .check = check,
+DiskPart DiskJob::part_of(std::uint32_t thread, const DiskPass& pass) {
+  const auto share = [&](std::uint64_t of, std::uint32_t t) { return of * t / shape_.threads; };
+  const auto first = share(blocks_, thread);
+  return {.op = pass.op,
+          .check = pass.check,
           .block_bytes = shape_.block_bytes,
           .first_block = first,
-          .blocks = last - first,
+          .blocks = share(blocks_, thread + 1) - first,
+          .turns = share(pass.blocks, thread + 1) - share(pass.blocks, thread),
+          .for_ns = static_cast<std::int64_t>(pass.seconds * 1e9),
           .queue_depth = shape_.queue_depth,
           .generation = content_.generation,
           .generations = content_.generations,
           .seed = content_.generation * 1000ULL + thread};
 }
 
-DiskRun DiskJob::run(DiskOp op, DiskCheck check, const Watch& watch) {
-  const bool writes = op == DiskOp::write || op == DiskOp::mixed;
-  if (!file_.direct() && op != DiskOp::write) file_.forget_cache();
+DiskRun DiskJob::run(const DiskPass& pass) {
+  const bool writes = pass.op == DiskOp::write || pass.op == DiskOp::mixed;
+  if (!file_.direct() && pass.op != DiskOp::write) file_.forget_cache();
   ++content_.generation;
   std::vector<std::unique_ptr<IoEngine>> engines;
   std::vector<std::unique_ptr<DiskWorker>> workers;
   for (std::uint32_t t = 0; t < shape_.threads; ++t) {
     engines.push_back(make_engine(t));
-    workers.push_back(std::make_unique<DiskWorker>(*engines.back(), content_.pattern, part_of(t, op, check), buffers_of(t)));
+    if (wrap_) engines.back() = wrap_(std::move(engines.back()));
+    workers.push_back(std::make_unique<DiskWorker>(*engines.back(), content_.pattern, part_of(t, pass), buffers_of(t)));
   }
   engine_name_ = engines.front()->name();
 
-  Pass pass(static_cast<std::ptrdiff_t>(workers.size()));
+  Workers all(static_cast<std::ptrdiff_t>(workers.size()));
   std::vector<std::jthread> threads;
-  for (auto& worker : workers) threads.emplace_back([&pass, &worker] { pass.work(*worker); });
-  pass.ready.wait();
+  for (auto& worker : workers) threads.emplace_back([&all, &worker] { all.work(*worker); });
+  all.ready.wait();
+  if (pass.ready) pass.ready();
   const double cpu_before = cpu_seconds();
-  const auto begin = now_ns();
-  const auto seconds_since_begin = [&](std::int64_t now) { return static_cast<double>(now - begin) * 1e-9; };
-  pass.start.count_down();
-  {
-    std::unique_lock lock(pass.mutex);
-    while (!pass.ended.wait_for(lock, kWatchEvery, [&] { return pass.running == 0; })) {
-      lock.unlock();
-      if (!watch(pass.moved_bytes.load(std::memory_order_relaxed), seconds_since_begin(now_ns()))) pass.stop = true;
-      lock.lock();
-    }
-  }
+  all.begin_ns = now_ns();
+  all.start.count_down();
+  all.watch(pass.watch);
   threads.clear();
-  if (pass.error) std::rethrow_exception(pass.error);
+  if (all.error) std::rethrow_exception(all.error);
   if (writes && (shape_.sync || !file_.direct())) {
     file_.sync();
-    pass.end_ns = now_ns();
+    all.end_ns = now_ns();
   }
 
-  DiskRun run{.seconds = seconds_since_begin(pass.end_ns), .cpu_s = cpu_seconds() - cpu_before, .latencies_ns = {}};
+  DiskRun run{.seconds = all.seconds_until(all.end_ns), .cpu_s = cpu_seconds() - cpu_before, .axis = {}};
   for (const auto& worker : workers) {
     run.blocks += worker->ended_blocks();
-    run.latencies_ns.insert(run.latencies_ns.end(), worker->latencies_ns().begin(), worker->latencies_ns().end());
+    run.axis.add(worker->axis());
   }
   run.bytes = run.blocks * shape_.block_bytes;
-  run.whole = run.blocks == blocks_;
+  run.whole = pass.seconds > 0 ? !all.stop : run.blocks == (pass.blocks == 0 ? blocks_ : pass.blocks);
   return run;
 }
 

@@ -38,35 +38,48 @@ struct DiskContent {
   std::uint32_t generation = 0;
 };
 
+// What a pass does, and for how long.
+struct DiskPass {
+  // Called about ten times a second on run()'s thread, with the bytes moved and the seconds since the start; returns false to
+  // stop.
+  using Watch = std::function<bool(std::uint64_t moved_bytes, double seconds)>;
+  DiskOp op = DiskOp::read;
+  DiskCheck check = DiskCheck::one_stamp;
+  Watch watch = [](std::uint64_t, double) { return true; };
+  std::uint64_t blocks = 0;          // to move, over and over the file; 0: every whole block of the file once
+  double seconds = 0;                // more than 0: requests are started for this long instead
+  std::function<void()> ready = {};  // called when all is prepared, just before the clock starts
+};
+
 struct DiskRun {
   bool whole = false;  // false: stopped before the end; the figures cover only a part
   double seconds = 0, cpu_s = 0;
   std::uint64_t bytes = 0, blocks = 0;
-  std::vector<std::uint64_t> latencies_ns;
+  TimeAxis axis;
 };
 
 class DiskJob {
  public:
-  // Called about ten times a second on run()'s thread, with the bytes moved and the seconds since the start; returns false to
-  // stop.
-  using Watch = std::function<bool(std::uint64_t moved_bytes, double seconds)>;
+  using Wrap = std::function<std::unique_ptr<IoEngine>(std::unique_ptr<IoEngine>)>;  // tests put an engine around another one
   // `buffers`: at least shape.buffer_bytes(), page-aligned.
-  DiskJob(const DiskFile& file, DiskContent& content, const DiskShape& shape, std::span<std::byte> buffers);
+  DiskJob(const DiskFile& file, DiskContent& content, const DiskShape& shape, std::span<std::byte> buffers,
+          const Wrap& wrap = {});
 
-  // Moves every whole block of the file once; an incomplete block at the end is left alone.
-  DiskRun run(DiskOp op, DiskCheck check, const Watch& watch);
+  // An incomplete block at the end of the file is left alone.
+  DiskRun run(const DiskPass& pass);
   [[nodiscard]] const std::string& engine_name() const { return engine_name_; }
   [[nodiscard]] std::uint64_t blocks() const { return blocks_; }
 
  private:
   [[nodiscard]] std::span<std::byte> buffers_of(std::uint32_t thread) const;
   std::unique_ptr<IoEngine> make_engine(std::uint32_t thread);
-  [[nodiscard]] DiskPart part_of(std::uint32_t thread, DiskOp op, DiskCheck check);
+  [[nodiscard]] DiskPart part_of(std::uint32_t thread, const DiskPass& pass);
 
   const DiskFile& file_;
   DiskContent& content_;
   const DiskShape shape_;
   const std::span<std::byte> buffers_;
+  const Wrap wrap_;
   const std::uint64_t blocks_;
   std::string engine_name_;
 };

@@ -34,7 +34,6 @@ DiskWorker::DiskWorker(IoEngine& engine, const Pattern& pattern, const DiskPart&
   if (part.op == DiskOp::randread) order_ = shuffled(part.blocks, part.seed);
   idle_.reserve(slots_.size());
   batch_.reserve(slots_.size());
-  latencies_ns_.resize(part.blocks);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     auto& slot = slots_[i];
     slot.buffer = buffers.data() + i * slot_bytes(part.block_bytes);
@@ -47,7 +46,14 @@ DiskWorker::DiskWorker(IoEngine& engine, const Pattern& pattern, const DiskPart&
 }
 
 std::uint64_t DiskWorker::block_at(std::uint64_t turn) const {
-  return part_.first_block + (order_.empty() ? turn : order_[turn]);
+  const auto at = turn % part_.blocks;
+  return part_.first_block + (order_.empty() ? at : order_[at]);
+}
+
+bool DiskWorker::more() const {
+  if (part_.blocks == 0) return false;
+  if (part_.for_ns > 0) return now_ns() - begin_ns_ < part_.for_ns;
+  return begun_ < (part_.turns == 0 ? part_.blocks : part_.turns);
 }
 
 void DiskWorker::prepare(Slot& slot, std::uint64_t block) {
@@ -63,16 +69,16 @@ void DiskWorker::prepare(Slot& slot, std::uint64_t block) {
 }
 
 void DiskWorker::submit_idle(bool stopped) {
-  if (stopped || idle_.empty() || begun_ == part_.blocks) return;
+  if (stopped || idle_.empty() || !more()) return;
   batch_.clear();
-  while (!idle_.empty() && begun_ < part_.blocks) {
+  while (!idle_.empty() && more()) {
     auto& slot = *idle_.back();
     idle_.pop_back();
     prepare(slot, block_at(begun_++));
     batch_.push_back(&slot.request);
     slot.submitted_ns = now_ns();
   }
-  engine_.submit(batch_);
+  if (!batch_.empty()) engine_.submit(batch_);
 }
 
 void DiskWorker::ended(Slot& slot, int error_number) {
@@ -86,7 +92,8 @@ void DiskWorker::ended(Slot& slot, int error_number) {
                            write ? "written" : "read", describe_errno(error_number));
     return;
   }
-  latencies_ns_[ended_++] = static_cast<std::uint64_t>(std::max<std::int64_t>(now - slot.submitted_ns, 0));
+  ++ended_;
+  axis_.add(now - begin_ns_, request.bytes, static_cast<std::uint64_t>(std::max<std::int64_t>(now - slot.submitted_ns, 0)));
   if (write) {
     std::ranges::fill(part_.generations.subspan(slot.block * block_pages_, block_pages_), part_.generation);
   } else if (wrong_.empty()) {
@@ -113,7 +120,8 @@ void DiskWorker::check_read(const Slot& slot) {
   corrupt_ = true;
 }
 
-void DiskWorker::run(const std::atomic<bool>& stop, std::atomic<std::uint64_t>& moved_bytes) {
+void DiskWorker::run(const std::atomic<bool>& stop, std::atomic<std::uint64_t>& moved_bytes, std::int64_t begin_ns) {
+  begin_ns_ = begin_ns;
   const auto stopped = [&] { return !wrong_.empty() || stop.load(std::memory_order_relaxed); };
   submit_idle(stopped());
   while (engine_.in_flight() > 0) {

@@ -33,11 +33,12 @@ class DiskJobTest : public testing::TestWithParam<const char*> {
   void SetUp() override {
     if (!why_not_.empty()) GTEST_SKIP() << "io_uring is not permitted here: " << why_not_;
   }
-  DiskRun pass(DiskOp op, DiskCheck check, DiskShape shape, const DiskJob::Watch& watch = go_on) {
+  DiskRun pass(DiskOp op, DiskCheck check, const DiskShape& shape) { return pass({.op = op, .check = check}, shape); }
+  DiskRun pass(const DiskPass& what, DiskShape shape) {
     shape.engine = GetParam();
     const auto slab = memory_->allocate(shape.buffer_bytes());
     DiskJob job(file_, content_, shape, {slab.data(), slab.bytes()});
-    auto run = job.run(op, check, watch);
+    auto run = job.run(what);
     EXPECT_EQ(GetParam(), job.engine_name());
     return run;
   }
@@ -50,7 +51,6 @@ class DiskJobTest : public testing::TestWithParam<const char*> {
     ASSERT_EQ(static_cast<ssize_t>(kPageBytes),
               ::pwrite(file_.descriptor(), slab.data(), kPageBytes, static_cast<off_t>(page)));
   }
-  static bool go_on(std::uint64_t, double) { return true; }
 
   ScratchFolder scratch_;
   ThreadPool pool_{2};
@@ -74,7 +74,7 @@ TEST_P(DiskJobTest, EveryShapeMovesEveryBlockOnce) {
       const auto run = pass(op, DiskCheck::every_byte, shape);
       EXPECT_TRUE(run.whole);
       EXPECT_EQ(kFileBytes / shape.block_bytes * shape.block_bytes, run.bytes);
-      EXPECT_EQ(run.blocks, run.latencies_ns.size());
+      EXPECT_EQ(run.blocks, run.axis.latencies().count());
       EXPECT_GT(run.seconds, 0);
       // Written blocks have the new generation, all others the old one.
       const auto pages = shape.block_bytes / kPageBytes;
@@ -104,6 +104,23 @@ TEST_P(DiskJobTest, ALostWriteIsFoundWhileTheClockRuns) {
   pass(DiskOp::write, DiskCheck::one_stamp, kWhole);
   for (auto& generation : content_.generations) ++generation;  // as if a later write had never reached the disk
   EXPECT_THROW(pass(DiskOp::randread, DiskCheck::one_stamp, kWhole), Error);
+}
+
+TEST_P(DiskJobTest, APassCanGoOverTheFileSeveralTimesOrForATime) {
+  pass(DiskOp::write, DiskCheck::one_stamp, kWhole);
+  for (const std::uint32_t threads : {1U, 3U}) {
+    auto shape = kWhole;
+    shape.threads = threads;
+    const auto many = pass({.op = DiskOp::write, .blocks = 31}, shape);
+    EXPECT_TRUE(many.whole);
+    EXPECT_EQ(31U, many.blocks);
+    const auto timed = pass({.op = DiskOp::mixed, .seconds = 0.05}, shape);
+    EXPECT_TRUE(timed.whole);
+    EXPECT_GE(timed.seconds, 0.05);
+    EXPECT_EQ(timed.blocks, timed.axis.latencies().count());
+    EXPECT_TRUE(pass(DiskOp::read, DiskCheck::every_byte, kWhole).whole);
+  }
+  EXPECT_FALSE(pass({.op = DiskOp::read, .watch = [](std::uint64_t, double) { return false; }, .seconds = 600}, kWhole).whole);
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, DiskJobTest, testing::Values("uring", "threads"),

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include <terrace/core/base/error.h>
+#include <terrace/core/base/trace.h>
 #include <terrace/tests/doubles/simulated_disk.h>
 
 namespace terrace::bench {
@@ -53,6 +54,8 @@ class DiskWorkerTest : public testing::Test {
             .check = check,
             .block_bytes = kBlockBytes,
             .blocks = kBlocks,
+            .turns = turns_,
+            .for_ns = for_ns_,
             .queue_depth = kDepth,
             .generation = ++generation_,
             .generations = generations_,
@@ -63,13 +66,13 @@ class DiskWorkerTest : public testing::Test {
     StoppingEngine engine(make_simulated_engine(disk_, kSeed, std::move(faults)), stop_, stop_after);
     DiskWorker worker(engine, pattern_, part(op, DiskCheck::every_byte), {buffers_.get(), bytes()});
     try {
-      worker.run(stop_, moved_bytes_);
+      worker.run(stop_, moved_bytes_, now_ns());
     } catch (...) {
       EXPECT_EQ(0U, engine.in_flight());
       throw;
     }
     EXPECT_EQ(0U, engine.in_flight());
-    EXPECT_EQ(worker.ended_blocks(), worker.latencies_ns().size());
+    EXPECT_EQ(worker.ended_blocks(), worker.axis().latencies().count());
     return worker.ended_blocks();
   }
   void expect_error(DiskOp op, SimulatedFault fault, ErrorKind kind, const std::string& said) {
@@ -85,6 +88,8 @@ class DiskWorkerTest : public testing::Test {
   Pattern pattern_{kSeed};
   std::vector<std::uint32_t> generations_ = std::vector<std::uint32_t>(kBlocks * kBlockBytes / kPageBytes);
   std::uint32_t generation_ = 0;
+  std::uint64_t turns_ = 0;
+  std::int64_t for_ns_ = 0;
   std::shared_ptr<SimulatedDisk> disk_ = make_simulated_disk(1, kBlocks* kBlockBytes);
   std::unique_ptr<std::byte, decltype(&std::free)> buffers_;
   std::atomic<bool> stop_{false};
@@ -119,6 +124,22 @@ TEST_F(DiskWorkerTest, AStaleBlockIsFound) {
 TEST_F(DiskWorkerTest, AMisdirectedWriteIsFoundByTheNextRead) {
   run(DiskOp::write, {{.at_request = 11, .what = What::misdirected}});
   expect_error(DiskOp::read, {.at_request = 1'000'000}, ErrorKind::corrupt, "the data read differ from the data written");
+}
+
+TEST_F(DiskWorkerTest, MoreTurnsThanBlocksStartOver) {
+  turns_ = 3 * kBlocks + 7;
+  for (const auto op : {DiskOp::read, DiskOp::write, DiskOp::randread, DiskOp::mixed}) EXPECT_EQ(turns_, run(op, {}));
+  turns_ = 5;
+  EXPECT_EQ(5U, run(DiskOp::write, {})) << "fewer than the part has";
+  turns_ = 0;
+  EXPECT_EQ(kBlocks, run(DiskOp::read, {})) << "it is known which blocks were written";
+}
+
+TEST_F(DiskWorkerTest, ATimeEndsAPassWithEveryRequestEnded) {
+  for_ns_ = 20'000'000;
+  for (const auto op : {DiskOp::read, DiskOp::write, DiskOp::mixed}) EXPECT_GE(run(op, {}), kDepth);
+  for_ns_ = 0;
+  EXPECT_EQ(kBlocks, run(DiskOp::read, {}));
 }
 
 TEST_F(DiskWorkerTest, AStopEndsItEarlyWithNothingInFlight) {

@@ -72,6 +72,7 @@ class AllBench final : public bench::Bench {
       if (auto* const* const path = std::get_if<std::filesystem::path*>(&flag.target);
           path && (flag.positional || key == "pcie disk"))
         **path = path_;
+      if (auto* const* const paths = std::get_if<std::vector<std::filesystem::path>*>(&flag.target)) **paths = {path_};
       if (!quick_) continue;
       if (auto* const* const size = std::get_if<std::uint64_t*>(&flag.target); size && sizes.contains(key))
         **size = sizes.at(key);

@@ -58,6 +58,9 @@ void assign(const Flag& flag, const std::string& text, const std::string& comman
   } else if (auto* const* const path = std::get_if<std::filesystem::path*>(&flag.target)) {
     if (text.empty()) refuse_value(flag, text, "a path", command);
     **path = text;
+  } else if (auto* const* const several = std::get_if<std::vector<std::filesystem::path>*>(&flag.target)) {
+    if (text.empty()) refuse_value(flag, text, "a path", command);
+    (*several)->emplace_back(text);
   }
 }
 
@@ -90,6 +93,13 @@ struct Entry {
     for (const auto& flag : flags) {
       if (auto* const* const given = std::get_if<bool*>(&flag.target)) {
         sub->add_flag("--" + flag.name, **given, flag.help);
+        continue;
+      }
+      if (std::holds_alternative<std::vector<std::filesystem::path>*>(flag.target)) {
+        const auto take = [flag, command](const std::vector<std::string>& texts) {
+          for (const auto& text : texts) assign(flag, text, command);
+        };
+        sub->add_option_function<std::vector<std::string>>(flag.name, take, flag.help)->type_name("")->required();
         continue;
       }
       const auto take = [flag, command](const std::string& text) { assign(flag, text, command); };

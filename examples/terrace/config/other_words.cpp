@@ -7,8 +7,18 @@
 namespace terrace::cli {
 namespace {
 
-// Flags of Hugging Face's trainers, axolotl, Unsloth, Megatron, DeepSpeed, torchtune and llama.cpp.
+// Flags of Hugging Face's trainers, axolotl, Unsloth, Megatron, DeepSpeed, torchtune and llama.cpp, and of fio.
 constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
+    {"rw", "--op"},
+    {"readwrite", "--op"},
+    {"bs", "--block-size"},
+    {"iodepth", "--queue-depth"},
+    {"numjobs", "--threads"},
+    {"runtime", "--seconds"},
+    {"filesize", "--size"},
+    {"ioengine", "--engine"},
+    {"randseed", "--seed"},
+    {"end-fsync", "--sync"},
     {"o", "--out-dir"},
     {"output", "--out-dir"},
     {"output-dir", "--out-dir"},

@@ -9,6 +9,7 @@
 #include <set>
 
 #include <terrace/core/device/cuda.h>
+#include <terrace/core/machine/machine.h>
 
 #include <terrace/tests/cli/cli_test.h>
 #include <terrace/tests/cli/faults/private_mount.h>
@@ -42,11 +43,12 @@ TEST_F(BenchNvme, JsonHasTheShapeThatScriptsRead) {
   ASSERT_EQ(0, outcome.exit) << outcome.described;
   const auto object = ordered_json::parse(outcome.out);
   EXPECT_EQ((std::vector<std::string>{"machine", "results"}), keys_of(object));
-  for (const auto* const key : {"cpu", "cores", "memory_bytes", "path", "file_system", "direct", "engine"})
+  for (const auto* const key : {"cpu", "cores", "memory_bytes", "path", "file_system", "direct", "engine", "block_devices"})
     EXPECT_TRUE(object.at("machine").contains(key)) << key;
   ASSERT_EQ(4U, object.at("results").size());
-  const std::vector<std::string> wanted{"op",     "block_bytes", "queue_depth", "threads",       "gb_per_s", "iops",
-                                        "p50_us", "p99_us",      "p999_us",     "cpu_s_per_gib", "runs",     "spread"};
+  const std::vector<std::string> wanted{"op",     "block_bytes", "parts",  "queue_depth", "threads",       "gb_per_s",
+                                        "iops",   "p50_us",      "p99_us", "p999_us",     "cpu_s_per_gib", "runs",
+                                        "spread", "time_axis"};
   std::vector<std::string> ops;
   for (const auto& r : object.at("results")) {
     EXPECT_EQ(wanted, keys_of(r));
@@ -63,6 +65,12 @@ TEST_F(BenchNvme, JsonHasTheShapeThatScriptsRead) {
     EXPECT_LE(r.at("p99_us"), r.at("p999_us"));
     EXPECT_GE(r.at("cpu_s_per_gib"), 0.0);
     EXPECT_GE(r.at("spread"), 0.0);
+    std::map<int, std::uint64_t> bytes;  // by run
+    for (const auto& second : r.at("time_axis")) {
+      EXPECT_EQ((std::vector<std::string>{"run", "at_s", "seconds", "bytes", "p50_us", "p99_us", "max_us"}), keys_of(second));
+      bytes[second.at("run")] += second.at("bytes").get<std::uint64_t>();
+    }
+    EXPECT_EQ((std::map<int, std::uint64_t>{{1, 4 << 20}, {2, 4 << 20}, {3, 4 << 20}}), bytes);
   }
   EXPECT_EQ((std::vector<std::string>{"read", "write", "randread", "mixed"}), ops);
   EXPECT_TRUE(fs::is_empty(at("disk")));
@@ -81,6 +89,57 @@ TEST_F(BenchNvme, ASweepEndsWithSettingsToPaste) {
   ASSERT_EQ(0, outcome.exit) << outcome.described;
   for (const auto* const part : {"best for read", "terrace bench nvme disk --op read --size 16MiB", "\"aio\": {", "fio --name"})
     EXPECT_THAT(outcome.out, HasSubstr(part));
+}
+
+TEST_F(BenchNvme, ARowCanTakeATimeAndAStatedAmountIsWrittenFirst) {
+  const auto outcome = terrace(small({"--op", "write", "--seconds", "1", "--precondition", "10MiB", "--json"}));
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto object = ordered_json::parse(outcome.out);
+  EXPECT_EQ(10 << 20, object.at("machine").at("precondition_bytes"));
+  const auto& results = object.at("results");
+  ASSERT_EQ(2U, results.size());
+  EXPECT_EQ("precondition", results[0].at("op"));
+  EXPECT_EQ(1, results[0].at("runs"));
+  std::uint64_t written = 0;
+  for (const auto& second : results[0].at("time_axis")) written += second.at("bytes").get<std::uint64_t>();
+  EXPECT_GE(written, 10U << 20);
+  double seconds = 0;
+  for (const auto& second : results[1].at("time_axis")) seconds += second.at("seconds").get<double>();
+  EXPECT_GE(seconds, 0.99) << "three runs of a third of a second";
+  const auto shown = terrace(small({"--op", "read", "--seconds", "3"}));
+  EXPECT_THAT(shown.out, HasSubstr("--time_based --runtime=1000ms"));
+}
+
+TEST_F(BenchNvme, SeveralPathsHaveARowEachAndOneTogether) {
+  fs::create_directory(at("other"));
+  auto words = small({"--op", "mixed", "--json"});
+  words.insert(words.begin() + 3, "other");
+  const auto outcome = terrace(words);
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto object = ordered_json::parse(outcome.out);
+  std::vector<std::string> paths;
+  for (const auto& r : object.at("results")) {
+    paths.push_back(r.at("path"));
+    EXPECT_EQ(r.at("path") != "all", r.at("cpu_s_per_gib").is_null()) << "the process has one processor time";
+  }
+  EXPECT_EQ((std::vector<std::string>{"disk", "other", "all"}), paths);
+  EXPECT_EQ(2U, object.at("machine").at("paths").size());
+  if (!object.at("machine").at("block_devices").empty()) {
+    EXPECT_EQ(1U, outcome.warnings("they share its rate")) << outcome.described;
+  }
+  EXPECT_TRUE(fs::is_empty(at("disk")) && fs::is_empty(at("other")));
+  expect_refusal(terrace({"bench", "nvme", "disk", "disk/."}), 2, {"disk/. is given twice"});
+  expect_refusal(terrace({"bench", "nvme", "disk", "nothing"}), 2, {"nothing", "does not exist"});
+}
+
+TEST_F(BenchNvme, ANumaSweepMeasuresFromEveryNodeOrSaysThatThereIsOne) {
+  const int nodes = read_topology().numa_nodes;
+  const auto outcome = terrace(small({"--op", "read", "--numa"}));
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  if (nodes == 1)
+    EXPECT_THAT(outcome.out, HasSubstr("one NUMA node, so there is nothing to compare"));
+  else
+    EXPECT_THAT(outcome.out, HasSubstr("node"));
 }
 
 TEST_F(BenchNvme, OldFiguresStandBesideTheNewOnes) {
@@ -132,6 +191,10 @@ TEST_F(BenchNvme, WhatMakesNoSenseEndsWithTwo) {
   expect_refusal(terrace({"bench", "nvme", "disk", "--size", "much"}), 2, {"--size", "much"});
   expect_refusal(terrace({"bench", "nvme", "disk", "--runs", "2"}), 2, {"--runs", "an integer from 3"});
   expect_refusal(terrace({"bench", "nvme", "disk", "--blocksize", "2MiB"}), 2, {"--blocksize; did you mean --block-size?"});
+  expect_refusal(terrace({"bench", "nvme", "disk", "--bs", "2MiB"}), 2, {"unknown flag --bs; terrace has --block-size"});
+  expect_refusal(terrace({"bench", "nvme", "disk", "--end_fsync=1"}), 2, {"terrace has --sync"});
+  expect_refusal(terrace({"bench", "nvme", "disk", "--seconds", "-1"}), 2, {"--seconds", "an integer from 0"});
+  expect_refusal(terrace({"bench", "nvme", "disk", "--precondition", "0"}), 2, {"--precondition", "a size from 4KiB"});
   expect_refusal(terrace({"bench", "nvme"}), 2, {"PATH"});
   expect_refusal(terrace({"bench", "nvem", "disk"}), 2, {"unknown bench \"nvem\"; did you mean nvme?"});
   expect_refusal(terrace({"bench"}), 2, {"needs the name of a bench"});
