@@ -28,11 +28,20 @@ double number_in(const std::filesystem::path& file) {
   return std::ifstream(file) >> number ? number : 0;
 }
 
-PciLink most_of(const std::filesystem::path& end) {
-  return {number_in(end / "max_link_speed") * 1e9, static_cast<int>(number_in(end / "max_link_width"))};
+// `which`: "max" or "current".
+PciLink link_in(const std::filesystem::path& end, const std::string& which) {
+  const PciLink link{number_in(end / (which + "_link_speed")) * 1e9,
+                     static_cast<int>(number_in(end / (which + "_link_width")))};
+  return link.transfers_s == 0 ? PciLink{} : link;
 }
 
 }  // namespace
+
+int PciLink::generation() const {
+  int generation = 0;
+  for (const double transfers : {2.5e9, 5e9, 8e9, 16e9, 32e9, 64e9}) generation += transfers_s >= transfers ? 1 : 0;
+  return generation;
+}
 
 double PciLink::bytes_s() const {
   const double of_bits = transfers_s <= 5e9 ? 8.0 / 10 : 128.0 / 130;
@@ -40,13 +49,19 @@ double PciLink::bytes_s() const {
 }
 
 PciLink link_of_pci(std::string bus_id, const std::filesystem::path& root) {
+  return ends_of_pci(std::move(bus_id), root).possible();
+}
+
+PciLink PciEnds::possible() const {
+  if (card.lanes == 0 || slot.lanes == 0) return card;
+  return {std::min(card.transfers_s, slot.transfers_s), std::min(card.lanes, slot.lanes)};
+}
+
+PciEnds ends_of_pci(std::string bus_id, const std::filesystem::path& root) {
   std::error_code error;
   const auto device = std::filesystem::canonical(folder_of(std::move(bus_id), root), error);
   if (error) return {};
-  auto link = most_of(device);
-  const auto port = most_of(device.parent_path());
-  if (port.lanes != 0) link = {std::min(link.transfers_s, port.transfers_s), std::min(link.lanes, port.lanes)};
-  return link.transfers_s == 0 ? PciLink{} : link;
+  return {link_in(device, "max"), link_in(device.parent_path(), "max"), link_in(device, "current")};
 }
 
 int numa_node_of_pci(std::string bus_id, const std::filesystem::path& root) {
