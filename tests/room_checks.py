@@ -24,7 +24,7 @@ ROOMS = {
     "parallel/comm": ". threads mpi nccl",
     "parallel/layers": "parts branch attention mlp ends .",
     "parallel/plan": ". search",
-    "bench": ". disk link compute ranks",
+    "bench": ". disk compute link ranks",
     "examples": "lm terrace",
     "examples/lm": "unpack weights models families data tokenizer chat generate",
     "examples/lm/tokenizer": "words .",
