@@ -36,6 +36,9 @@ std::string heading(const std::string& key) {
                                                                       {"p999_us", "p99.9 µs"},
                                                                       {"cpu_s_per_gib", "CPU s/GiB"},
                                                                       {"gflop_per_s", "GFLOP/s"},
+                                                                      {"other_gb_per_s", "its GB/s"},
+                                                                      {"other_gflop_per_s", "its GFLOP/s"},
+                                                                      {"other_share", "its share"},
                                                                       {"params_per_s", "Mparam/s"},
                                                                       {"fraction_of_stream", "of stream"},
                                                                       {"array_bytes", "array"},
@@ -67,7 +70,12 @@ std::string padded(const std::string& text, std::size_t width) {
   return std::string(width > columns ? width - columns : 0, ' ') + text;
 }
 
-std::size_t width_of(const std::string& key) { return key == "op" || key == "policy" || key == "recipe" ? 14 : 11; }
+std::size_t width_of(const std::string& key, const Result& value) {
+  constexpr std::size_t kName = 14, kMostOverhang = 2, kLongName = 26, kFigure = 11;
+  if (key == "op")
+    return value.is_string() && value.get_ref<const std::string&>().size() > kName + kMostOverhang ? kLongName : kName;
+  return key == "policy" || key == "recipe" ? kName : kFigure;
+}
 
 bool in_table(const std::string& key, const Result& value) {
   return !value.is_structured() && std::ranges::find(kOnlyJson, key) == kOnlyJson.end();
@@ -87,8 +95,8 @@ void Session::print_row(const Result& row) {
   std::string header, line;
   for (const auto& [key, value] : row.items()) {
     if (!in_table(key, value)) continue;
-    header += padded(heading(key), width_of(key)) + " ";
-    line += padded(cell(key, value), width_of(key)) + " ";
+    header += padded(heading(key), width_of(key, value)) + " ";
+    line += padded(cell(key, value), width_of(key, value)) + " ";
   }
   if (header != header_) base::say(options_.out, fmt::format("{}{}\n", header_.empty() ? "" : "\n", header));
   header_ = header;

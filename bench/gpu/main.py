@@ -259,7 +259,7 @@ SPEED = [
     ("matrix peak, 10 s", 12, 40, peak),
     ("8B resident", 60, 150, lambda s, d: resident(s, d, models.LLAMA_8B, 1)),
     ("8B, 24 GiB, 32k tokens", 60, 120, lambda s, d: tax(s, d, models.LLAMA_8B, "24GiB", 32768, 0)),
-    ("copies", 10, 40, pcie),
+    ("copies", 20, 70, pcie),
     ("1B resident", 30, 100, lambda s, d: resident(s, d, models.LLAMA_1B, 4)),
     ("8B, 24 GiB, 64k tokens, clipped", 60, 120, lambda s, d: tax(s, d, models.LLAMA_8B, "24GiB", 65536, 1)),
     ("8B, 64 GiB, 128k tokens, clipped", 90, 150, lambda s, d: tax(s, d, models.LLAMA_8B, "64GiB", 131072, 1)),

@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 
 #include <terrace/bench/session.h>
 #include <terrace/core/device/device.h>
+#include <terrace/core/machine/pci.h>
 
 namespace terrace::bench {
 
@@ -22,12 +24,23 @@ struct HostPlace {
   std::span<std::byte> bytes;
 };
 
-// Measures "upload", "download" and "both" at once, in turns, with copies of several sizes up to half of the memory.
-void measure_link(Session& session, Device& device, const HostPlace& place);
+// How many copies of this size are queued at once, so that not only their latency is measured.
+std::uint64_t copies_of(std::uint64_t copy_bytes);
+// Measures "upload", "download" and "both" at once, in turns, with copies of several sizes up to half of the memory. Returns
+// the rate of the faster direction, in GB/s; 0 if stopped.
+double measure_link(Session& session, Device& device, const HostPlace& place);
 // Measures "device_copy": a copy within the device's memory.
 void measure_device_copies(Session& session, Device& device, std::uint64_t copy_bytes);
 // Measures "launch": one of many in a row; "launch_and_wait": until the host knows that it has ended.
 void measure_launches(Session& session, Device& device);
+// Measures "hand_off": kernel, event, host thread, copy, event.
+void measure_hand_off(Session& session, Device& device);
+// Measures copies beside the opposite direction, an update by the host, a product by the device and, if a directory is given,
+// reads of a file there; both rates are told. "upload_beside_update"
+void measure_beside(Session& session, Device& device, std::uint64_t copy_bytes, const std::filesystem::path& disk,
+                    std::uint64_t disk_bytes);
+// The ends of the device's link, and the fastest that it was while copies ran: an idle link is slow.
+machine::PciEnds link_while_copying(Device& device, std::uint64_t copy_bytes, const std::function<machine::PciEnds()>& read);
 // Measures "disk_to_device" and "disk_to_host", in turns: a new file is read directly into the device's host memory.
 void measure_disk(Session& session, Device& device, const std::filesystem::path& directory, std::uint64_t bytes);
 

@@ -146,7 +146,8 @@ void measure_disk(Session& session, Device& device, const std::filesystem::path&
                     {"queue_depth", kLinkDepth},
                     {"gb_per_s", median(gb_per_s)},
                     {"runs", gb_per_s.size()},
-                    {"spread", spread(gb_per_s)}});
+                    {"spread", spread(gb_per_s)},
+                    {"gdsio", i == 0 ? "-x 1 -I 0" : "-x 2 -I 0"}});
   }
 }
 

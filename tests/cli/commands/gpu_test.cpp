@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -356,10 +357,30 @@ TEST_F(WithGpu, BenchPcieMeasuresEveryWayOverTheLink) {
                   : op];
     EXPECT_GT(r.contains("latency_us") ? r.at("latency_us").get<double>() : r.at("gb_per_s").get<double>(), 0) << r;
     EXPECT_EQ(3, r.at("runs"));
+    if (op.find("_beside_") == std::string::npos) continue;
+    const auto other = op.ends_with("product") ? "other_gflop_per_s" : "other_gb_per_s";
+    for (const auto* const key : {"share", other, "other_share"}) EXPECT_GT(r.at(key).get<double>(), 0) << r;
   }
+  // The names of nvbandwidth's tests, only where the method is the same.
+  std::set<std::string> theirs;
+  for (const auto& r : object.at("results"))
+    if (r.contains("nvbandwidth"))
+      theirs.insert(fmt::format("{} {}", r.at("op").get<std::string>(), r.at("nvbandwidth").get<std::string>()));
+  EXPECT_EQ((std::set<std::string>{"upload host_to_device_memcpy_ce", "download device_to_host_memcpy_ce",
+                                   "upload_beside_download host_to_device_bidirectional_memcpy_ce",
+                                   "download_beside_upload device_to_host_bidirectional_memcpy_ce"}),
+            theirs);
+  for (const auto& r : object.at("results"))
+    if (r.contains("nvbandwidth")) {
+      EXPECT_EQ("pinned", r.at("host_memory")) << r;
+    }
   const int nodes = read_topology().numa_nodes;
-  std::map<std::string, int> wanted{
-      {"device_copy", 1}, {"launch", 1}, {"launch_and_wait", 1}, {"disk_to_host", 1}, {"disk_to_device", 1}};
+  std::map<std::string, int> wanted{{"device_copy", 1}, {"launch", 1},       {"launch_and_wait", 1},
+                                    {"hand_off", 1},    {"disk_to_host", 1}, {"disk_to_device", 1}};
+  for (const auto* const pair :
+       {"upload_beside_download", "download_beside_upload", "upload_beside_update", "download_beside_update",
+        "upload_beside_product", "download_beside_product", "upload_beside_disk_read", "download_beside_disk_read"})
+    wanted[fmt::format("{} pinned {}", pair, 1 << 20)] = 1;
   for (const auto* const op : {"upload", "download", "both"})
     for (const auto* const memory : {"pinned", "pageable"})
       for (const int bytes : {65536, 1 << 20}) wanted[fmt::format("{} {} {}", op, memory, bytes)] = nodes;
