@@ -103,7 +103,7 @@ void Moe::describe_weight_half(CallSteps& steps, std::int64_t tokens) const {
       const auto all = blocks(ctx, e);
       auto how = t.accumulate;
       for (const auto& [first, count, output] : all) {
-        const auto of = [&](const TensorView& rows) { return row_slice(rows, first, count); };
+        const auto of = [first = first, count = count](const TensorView& rows) { return row_slice(rows, first, count); };
         experts_[e].weight_grad(ctx, t.weights, t.gradients, of(t.carried[kDup]), of(t.carried[kDresults]), of(t.saved[kUp]),
                                 of(t.saved[kInputs]), ScratchArena(ctx.scratch), how);
         how = Accumulate::yes;
