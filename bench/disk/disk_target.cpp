@@ -27,12 +27,12 @@ DiskTarget::DiskTarget(const std::filesystem::path& path, const Settings& settin
 
 DiskShape DiskTarget::plain_shape() const { return untimed(file_.bytes(), engine_); }
 
-void DiskTarget::take_memory(MemoryResource& memory, std::uint64_t buffer_bytes) {
-  buffers_ = memory.allocate(std::max(buffer_bytes, plain_shape().buffer_bytes()));
+std::uint64_t DiskTarget::needed_bytes(std::uint64_t shape_bytes) const {
+  return std::max(shape_bytes, plain_shape().buffer_bytes());
 }
 
 DiskRun DiskTarget::run(const DiskShape& shape, const DiskPass& pass) {
-  DiskJob job(file_, content_, shape, {buffers_.data(), shape.buffer_bytes()}, wrap_);
+  DiskJob job(file_, content_, shape, buffers_.first(shape.buffer_bytes()), wrap_);
   return job.run(pass);
 }
 

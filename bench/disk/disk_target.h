@@ -13,7 +13,6 @@
 
 #include <terrace/bench/disk/block_device.h>
 #include <terrace/bench/disk/disk_job.h>
-#include <terrace/core/device/memory_resource.h>
 
 namespace terrace::bench {
 
@@ -32,9 +31,10 @@ class DiskTarget {
   [[nodiscard]] const DiskFile& file() const { return file_; }
   [[nodiscard]] const BlockDevice& device() const { return device_; }
 
-  // Takes memory for shapes of up to this many bytes, and for the untimed passes. It must be dropped before `memory` ends.
-  void take_memory(MemoryResource& memory, std::uint64_t buffer_bytes);
-  void drop_memory() { buffers_.reset(); }
+  // Memory for the requests of the passes that follow; the caller owns it.
+  void use(std::span<std::byte> buffers) { buffers_ = buffers; }
+  // What shapes of up to `shape_bytes` need, and the untimed passes.
+  [[nodiscard]] std::uint64_t needed_bytes(std::uint64_t shape_bytes) const;
   DiskRun run(const DiskShape& shape, const DiskPass& pass);
 
   // Everything is written before anything is measured: a read of unwritten blocks does not reach the disk, and a first write
@@ -53,7 +53,7 @@ class DiskTarget {
   const DiskFile file_;
   const BlockDevice device_;
   DiskContent content_;
-  Slab buffers_;
+  std::span<std::byte> buffers_;
 };
 
 }  // namespace terrace::bench

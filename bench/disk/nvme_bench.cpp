@@ -89,12 +89,15 @@ class NvmeBench final : public Bench {
       ThreadPool pool(0);
       const auto memory = make_pinned_memory(pool, node);
       session.progress("taking memory …");
-      for (const auto& target : targets) target->take_memory(*memory, buffer_bytes);
+      std::vector<Slab> buffers;
+      for (const auto& target : targets) {
+        buffers.push_back(memory->allocate(target->needed_bytes(buffer_bytes)));
+        target->use({buffers.back().data(), buffers.back().bytes()});
+      }
       if (!filled && !fill(session, targets)) return;
       filled = true;
       const machine::WorkVisit visit(machine::work_place(machine::cores_of_numa_node(node)));
       measure_ops(session, targets, shapes, node);
-      for (const auto& target : targets) target->drop_memory();
     }
   }
 

@@ -10,6 +10,7 @@
 
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/trace.h>
+#include <terrace/core/device/memory_resource.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/tests/examples/scratch_folder.h>
 
@@ -78,7 +79,8 @@ class PathsRun : public testing::Test {
       const auto folder = scratch_ / std::to_string(i);
       std::filesystem::create_directory(folder);
       all.push_back(std::make_unique<DiskTarget>(folder, settings));
-      all.back()->take_memory(*memory_, kSmall.buffer_bytes());
+      buffers_.push_back(memory_->allocate(all.back()->needed_bytes(kSmall.buffer_bytes())));
+      all.back()->use({buffers_.back().data(), buffers_.back().bytes()});
     }
     return all;
   }
@@ -87,6 +89,7 @@ class PathsRun : public testing::Test {
   ScratchFolder scratch_;
   ThreadPool pool_{2};
   std::unique_ptr<MemoryResource> memory_ = make_pinned_memory(pool_);
+  std::vector<Slab> buffers_;
   Gate gate_;
 };
 

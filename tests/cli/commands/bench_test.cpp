@@ -219,6 +219,15 @@ TEST_F(BenchNvme, AStopPrintsWhatWasMeasuredAndLeavesNothing) {
   }
 }
 
+TEST_F(BenchNvme, AStopBeforeAnythingIsMeasuredLeavesNothing) {
+  Child child(launch({"bench", "nvme", "disk", "--size", "4GiB"}));
+  child.read_lines(1);  // the title; now the file is written
+  child.send(SIGINT);
+  const auto outcome = child.wait();
+  EXPECT_EQ(75, outcome.exit) << outcome.described;
+  EXPECT_TRUE(fs::is_empty(at("disk")));
+}
+
 TEST_F(BenchNvme, AKillLeavesNothingEither) {
   Child child(launch(small("300", {})));
   child.read_lines(1);
