@@ -18,7 +18,7 @@ Tier ActionPlaces::tier_of(const Action& a) const {
   switch (a.op) {
     case Op::update:
     case Op::prepare:
-    case Op::exchange: return update_.of(first_update_[a.layer] + a.chunk);
+    case Op::exchange: return update_.of(first_update_[a.layer] + a.chunk, first_update_[a.layer] == 0);
     case Op::fill:  // functions on the host do it
     case Op::visit: return separate_device_ ? Tier::host : update_.most();
     case Op::send:  // from the tier where most chunks were updated

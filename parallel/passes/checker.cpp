@@ -14,14 +14,14 @@ namespace {
 // The effects of the program so far. Each action is checked just before it takes effect.
 class StepChecker {
  public:
-  StepChecker(const Program& program, const StepMap& map, Updates updates)
+  StepChecker(const Program& program, const StepMap& map, const UpdateTimes& updates)
       : program_(program), map_(map), updates_(updates), content_(map.chunks().size(), false), layers_(program.layers) {
     for (std::uint32_t c = 0; c < map.chunks().size(); ++c) {
       const auto kind = map.chunks()[ChunkId(c)].kind;
       content_[c] = kind != ChunkKind::activation && kind != ChunkKind::gradient;  // state is there from the step before
     }
-    for (std::uint32_t l = 0; updates == Updates::before_use && l < program.layers; ++l)
-      if (map.pipeline().holds(l))
+    for (std::uint32_t l = 0; l < program.layers; ++l)
+      if (updates.of(l) == Updates::before_use && map.pipeline().holds(l))
         for (const auto i : map.final_gradients(l)) content_[index(map.state(ChunkKind::gradient, l, i))] = true;
     for (std::uint32_t l = 0; l < program.layers; ++l) {
       layers_[l].forward.resize(program.micro_batches);
@@ -126,7 +126,7 @@ class StepChecker {
   void forward(const Action& a, LayerState& layer) {
     if (a.layer + 1 == program_.layers) fail(a, "the last layer's backward computes its forward too");
     once(a, layer.forward[a.micro_batch], "forward");
-    if (updates_ == Updates::before_use) require_updated(a);
+    require_updated(a);
   }
 
   void backward_input(const Action& a, LayerState& layer) {
@@ -146,7 +146,7 @@ class StepChecker {
     if (layer.norm) fail(a, "the layer's norm has been taken already");
     if (asynchronous_ && layer.made != a.micro_batch / map_.rounds().every)
       fail(a, "the layer's previous gradient has not been applied");
-    if (updates_ == Updates::before_use) require_updated(a);
+    require_updated(a);
   }
 
   void norm(const Action& a, LayerState& layer) {
@@ -169,7 +169,7 @@ class StepChecker {
   void gather(const Action& a, LayerState& layer) {
     const auto& data = map_.data();
     if (a.chunk >= layer.gathered.size()) fail(a, fmt::format("the layer has {} groups", layer.gathered.size()));
-    if (updates_ == Updates::before_use && !map_.is_frozen(a.layer, a.chunk) && !updated(a.layer, a.chunk))
+    if (updates_.of(a.layer) == Updates::before_use && !map_.is_frozen(a.layer, a.chunk) && !updated(a.layer, a.chunk))
       fail(a, "the weights have not been updated");
     if (a.copy != 0 && !data.gathers_before_use()) fail(a, "every rank holds all kept weights");
     if (data.gathers_updates() && layer.gathered[a.chunk]) fail(a, "every rank has these weights already");
@@ -187,7 +187,7 @@ class StepChecker {
   }
 
   void update(const Action& a, LayerState& layer) {
-    if (updates_ == Updates::none) fail(a, "this step must not contain updates");
+    if (updates_.of(a.layer) == Updates::none) fail(a, "this step must not contain updates of the layer");
     if (a.chunk >= layer.updated.size()) fail(a, fmt::format("the layer has {} updates", layer.updated.size()));
     once(a, layer.updated[a.chunk], "update");
     if (map_.halves_updates() && !layer.prepared) fail(a, "its prepare action has not run");
@@ -209,7 +209,8 @@ class StepChecker {
   }
 
   void prepare(const Action& a, LayerState& layer) {
-    if (updates_ == Updates::none || !map_.halves_updates()) fail(a, "no update of this step needs a prepare action");
+    if (updates_.of(a.layer) == Updates::none || !map_.halves_updates())
+      fail(a, "no update of this step needs a prepare action");
     once(a, layer.prepared, "preparation");
     require_complete(a);
   }
@@ -274,7 +275,7 @@ class StepChecker {
     return number < layer.updated.size() && layer.updated[number];  // a frozen group never is
   }
   void verdict(const Action& a) {
-    if (updates_ != Updates::after_verdict) fail(a, "the updates of this step need no verdict");
+    if (updates_.others != Updates::after_verdict) fail(a, "the updates of this step need no verdict");
     if (a.update != verdicts_) fail(a, fmt::format("verdict {} is next", verdicts_));
     for (std::uint32_t l = 0; l < program_.layers; ++l)
       if (map_.pipeline().holds(l) && layers_[l].backwards < (a.update + 1) * backwards_an_update())
@@ -297,10 +298,11 @@ class StepChecker {
   // An update needs a complete gradient; a deferred one also needs weights that the step has not used yet.
   void require_complete(const Action& a) const {
     const auto& layer = layers_[a.layer];
-    if ((asynchronous_ || updates_ == Updates::in_backward) && !layer.norm) fail(a, "the layer's gradient is not complete");
+    const auto time = updates_.of(a.layer);
+    if ((asynchronous_ || time == Updates::in_backward) && !layer.norm) fail(a, "the layer's gradient is not complete");
     if (a.update != layer.made) fail(a, fmt::format("update {} of the layer is next", layer.made));
-    if (updates_ == Updates::after_verdict && a.update >= verdicts_) fail(a, "its verdict has not run");
-    if (updates_ == Updates::before_use && (layer.backwards != 0 || any(layer.forward)))
+    if (time == Updates::after_verdict && a.update >= verdicts_) fail(a, "its verdict has not run");
+    if (time == Updates::before_use && (layer.backwards != 0 || any(layer.forward)))
       fail(a, "the layer has already been used with its old weights");
   }
 
@@ -337,7 +339,7 @@ class StepChecker {
       if (map_.awaits(a) && content_[index(chunk)]) fail(a, map_.describe(chunk) + " exists already");
     if (a.payload != Payload::weights) return;
     auto& home = layers_[a.layer];
-    if (updates_ == Updates::none) fail(a, "this step must not contain updates");
+    if (updates_.of(a.layer) == Updates::none) fail(a, "this step must not contain updates of the layer");
     if (sends && !home.updated[map_.options().layer_unit ? 0 : a.chunk]) fail(a, "these weights have not been updated");
     once(a, home.exchanged[a.chunk], "message");
     if (!sends && map_.data().gathers_updates()) home.gathered[a.chunk] = false;
@@ -381,13 +383,15 @@ class StepChecker {
     if (done) fail(a, fmt::format("its {} has run already", what));
     done = true;
   }
-  void require_updated(const Action& a) {
-    for (std::uint32_t c = 0; c < layers_[a.layer].updated.size(); ++c)
-      if (!layers_[a.layer].updated[c]) fail(a, fmt::format("its pending update of chunk {} has not run", c));
-    if (a.layer != map_.layout().tied_layer() || !map_.copies(map_.layout().tied_home())) return;
-    for (std::uint32_t g = 0; g < map_.layout().trained_groups(map_.layout().tied_home()); ++g)
-      if (!updated(map_.layout().tied_home(), g))
-        fail(a, fmt::format("new weights of group {} of the tied layer have not arrived", g));
+  // If the layer's updates, or those of a tied one of which this rank has a copy, are deferred, they have run.
+  void require_updated(const Action& a) const {
+    const auto& own = layers_[a.layer].updated;
+    for (std::uint32_t c = 0; updates_.of(a.layer) == Updates::before_use && c < own.size(); ++c)
+      if (!own[c]) fail(a, fmt::format("its pending update of chunk {} has not run", c));
+    const auto home = map_.layout().tied_home();
+    if (a.layer != map_.layout().tied_layer() || updates_.of(home) != Updates::before_use || !map_.copies(home)) return;
+    for (std::uint32_t g = 0; g < map_.layout().trained_groups(home); ++g)
+      if (!updated(home, g)) fail(a, fmt::format("new weights of group {} of the tied layer have not arrived", g));
   }
 
   void finish() const {
@@ -400,7 +404,7 @@ class StepChecker {
       for (std::uint32_t c = 0; c < layer.gathered.size(); ++c)
         if (!layer.gathered[c]) incomplete(fmt::format("group {} of layer {} is updated but not gathered", c, l));
       const bool copied = map_.copies(l) || map_.copied_to(l) != map_.pipeline().rank;
-      for (std::uint32_t g = 0; copied && updates_ != Updates::none && g < map_.layout().trained_groups(l); ++g)
+      for (std::uint32_t g = 0; copied && updates_.of(l) != Updates::none && g < map_.layout().trained_groups(l); ++g)
         if (!layer.exchanged[g]) incomplete(fmt::format("new weights of group {} of layer {} have not been exchanged", g, l));
       if (!map_.pipeline().holds(l)) continue;
       const auto backwards = map_.rounds().updates() * backwards_an_update();
@@ -418,7 +422,7 @@ class StepChecker {
         continue;
       }
       if (!layer.norm && map_.layout().trained_chunks(l) != 0) incomplete(fmt::format("layer {} has no norm", l));
-      for (std::uint32_t c = 0; updates_ != Updates::none && c < layer.updated.size(); ++c)
+      for (std::uint32_t c = 0; updates_.of(l) != Updates::none && c < layer.updated.size(); ++c)
         if (!layer.updated[c]) incomplete(fmt::format("chunk {} of layer {} is never updated", c, l));
     }
     if (map_.layout().has_tied() && map_.copies(map_.layout().tied_home()))
@@ -428,13 +432,13 @@ class StepChecker {
     for (std::uint32_t c = 0; c < map_.chunks().size(); ++c)
       if (content_[c] && map_.chunks()[ChunkId(c)].kind == ChunkKind::activation)
         incomplete(map_.describe(ChunkId(c)) + " is still alive at the end");
-    if (updates_ == Updates::after_verdict && verdicts_ != map_.rounds().updates())
+    if (updates_.others == Updates::after_verdict && verdicts_ != map_.rounds().updates())
       incomplete(fmt::format("{} of {} verdicts have run", verdicts_, map_.rounds().updates()));
   }
 
   const Program& program_;
   const StepMap& map_;
-  Updates updates_;
+  const UpdateTimes updates_;
   const bool reduces_ = map_.data().reduces() || map_.pipeline().replicas() > 1;
   const bool asynchronous_ = map_.pipeline().asynchronous();
   std::uint32_t verdicts_ = 0;  // verdicts that have run
@@ -446,6 +450,8 @@ class StepChecker {
 
 }  // namespace
 
-void check_step(const Program& program, const StepMap& map, Updates updates) { StepChecker(program, map, updates).run(); }
+void check_step(const Program& program, const StepMap& map, const UpdateTimes& updates) {
+  StepChecker(program, map, updates).run();
+}
 
 }  // namespace terrace::passes

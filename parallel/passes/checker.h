@@ -12,6 +12,6 @@
 namespace terrace::passes {
 
 // Checks one step. `updates` says which updates the program must contain.
-void check_step(const Program& program, const StepMap& map, Updates updates);
+void check_step(const Program& program, const StepMap& map, const UpdateTimes& updates);
 
 }  // namespace terrace::passes

@@ -255,7 +255,7 @@ Stages stages_of(const std::vector<Action>& actions) {
 
 }  // namespace
 
-Program with_updates(Program program, const StepMap& map, Updates updates, std::uint32_t ahead) {
+Program with_updates(Program program, const StepMap& map, Updates updates, std::uint32_t ahead, const LayerSet& layers) {
   if (updates == Updates::none) return program;
   Program out{program.layers, program.micro_batches, {}};
   std::vector<std::uint32_t> updated(program.layers, 0);  // groups
@@ -267,10 +267,10 @@ Program with_updates(Program program, const StepMap& map, Updates updates, std::
   };
   const auto add_copies = [&] {
     for (std::uint32_t l = 0; l < program.layers; ++l)
-      if (map.copies(l)) add_updates(l);
+      if (map.copies(l) && layers.contains(l)) add_updates(l);
   };
   const auto add_before = [&](const Action& use) {
-    if (is_message(use.op) || use.op == Op::unify) return;  // they do not use weights
+    if (is_message(use.op) || use.op == Op::unify || !layers.contains(use.layer)) return;  // these do not use the weights
     if (use.op != Op::gather) return add_updates(use.layer);
     if (use.chunk == updated[use.layer] && use.chunk < map.updates_of(use.layer))
       add_update(use.layer);  // the next group is updated while this one is gathered
@@ -284,12 +284,12 @@ Program with_updates(Program program, const StepMap& map, Updates updates, std::
     for (; updates == Updates::before_use && soon < program.actions.size() && is_near(soon); ++soon)
       add_before(program.actions[soon]);
     out.actions.push_back(a);
-    if (updates != Updates::in_backward || a.op != Op::norm) continue;
+    if (updates != Updates::in_backward || a.op != Op::norm || !layers.contains(a.layer)) continue;
     if (a.update != 0) updated[a.layer] = 0;
     add_updates(a.layer, a.update);
   }
   for (std::uint32_t l = 0; updates == Updates::all && l < program.layers; ++l)
-    if (map.pipeline().holds(l) || map.copies(l)) add_updates(l);
+    if (layers.contains(l) && (map.pipeline().holds(l) || map.copies(l))) add_updates(l);
   if (updates == Updates::in_backward) add_copies();
   return out;
 }

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include <terrace/parallel/map/step_map.h>
+#include <terrace/parallel/program/layer_set.h>
 #include <terrace/parallel/program/program.h>
 
 namespace terrace::passes {
@@ -48,7 +50,17 @@ void add_update(Program& program, const StepMap& map, const Action& update);
 // actions. after_verdict: see asynchronous_passes.h. If every rank needs the updated weights, a gather follows each update; a
 // copy of the weights on another rank of the pipeline is updated by a message.
 enum class Updates : std::uint8_t { none, in_backward, before_use, all, after_verdict };
-Program with_updates(Program program, const StepMap& map, Updates updates, std::uint32_t ahead = 0);
+// Gives updates to these layers.
+Program with_updates(Program program, const StepMap& map, Updates updates, std::uint32_t ahead = 0,
+                     const LayerSet& layers = LayerSet::all());
+// When a step updates its layers: all of them as one word says, or those of a set as another one.
+struct UpdateTimes {
+  UpdateTimes(Updates all) : others(all) {}  // NOLINT(google-explicit-constructor)
+  UpdateTimes(LayerSet some, Updates their, Updates rest) : set(std::move(some)), of_set(their), others(rest) {}
+  [[nodiscard]] Updates of(std::uint32_t layer) const { return set.contains(layer) ? of_set : others; }
+  LayerSet set;
+  Updates of_set = Updates::none, others;
+};
 // Adds prefetches `depth` layer actions ahead (a layer's chunk updates count as one with the action beside them), but never
 // before the last action that writes the chunk, and never twice between two uses. For a chunk that an action overwrites, the
 // prefetch only reserves a place on the device, at most four layer actions ahead. Depth 0: no prefetches; chunks are fetched,

@@ -24,6 +24,10 @@ void demand_asynchronous(const PlanRequest& request) {
         "`schedule` pipedream cannot clip gradients: it updates each stage at once, before the norm of the whole gradient is "
         "known\n  give `grad-clip` 0, or `schedule` pipedream-2bw, which clips every update by the norm of all stages' "
         "gradients");
+  if (request.deferred.value_or(0) > 0)
+    throw RefusedSetting("deferred-updates",
+                         "an asynchronous `schedule` updates each stage within the step, when its order says\n  leave out "
+                         "`deferred-updates`, or give a synchronous `schedule`");
 }
 
 void demand_copies_of_state(const PlanRequest& request) {

@@ -66,9 +66,22 @@ class Search {
 
     Choices out;
     const auto ranked = rank();
+    const auto unshared = place_;
     if (!request_.update && !ranked.empty()) place_ = shared_place(ranked.front());
-    for (const auto& choice : ranked)
-      out.best.push_back({choice, out.best.empty() ? best_depth(choice) : request_.prefetch_depth, place_});
+    for (const auto& choice : ranked) {
+      if (!out.best.empty()) {
+        out.best.push_back({choice, request_.prefetch_depth, place_});
+        continue;
+      }
+      const auto add = [&](const StepChoice& c, const UpdatePlace& place) {
+        // The first layer has too few coarse chunks to show how its share fits between the others' transfers.
+        const bool shares_first = place.share_of_first_layer() != place.device_share();
+        out.best.push_back({c, shares_first ? request_.prefetch_depth : best_depth(c, place), place, !out.best.empty()});
+      };
+      add(choice, place_);
+      if (place_ != unshared) add(choice, unshared);
+      if (auto in_backward = choice; !deferred_ && std::exchange(in_backward.deferred, 0) != 0) add(in_backward, place_);
+    }
     out.best.push_back({frugal(plain), request_.prefetch_depth, {}});  // if none of them fits exactly
     out.tried = std::move(tried_);
     return out;
@@ -159,6 +172,7 @@ class Search {
   [[nodiscard]] StepChoice of_layers(StepChoice c) const {
     c.recompute = std::min(c.recompute, layers_);
     c.offload = std::min(c.offload, layers_);
+    c.deferred = std::min(c.deferred, layers_);
     return c;
   }
 
@@ -205,7 +219,8 @@ class Search {
     std::vector<StepChoice> corners;
     for (const auto& [order, group] : orders())
       for (const auto offload : ends(offload_))
-        for (const auto recompute : ends(recompute_)) corners.push_back({order, group, recompute, offload});
+        for (const auto recompute : ends(recompute_))
+          corners.push_back({order, group, recompute, offload, deferred_.value_or(0)});
     time(corners);
     refine();
   }
@@ -228,17 +243,27 @@ class Search {
     place_ = place_before;
   }
 
-  // The device takes a share of the updates if that is faster, because then neither it nor the host waits for the other.
+  // The device takes a share of the updates if that is faster, because then neither it nor the host waits for the other: of all
+  // updates, and of the first layer's.
   [[nodiscard]] UpdatePlace shared_place(const StepChoice& c) {
     if (!profile_.separate_device() || updates_on_host_only(request_, profile_)) return place_;
-    auto best = place_;
-    std::vector<Setting> settings{{c, place_, tried_depth()}};
-    for (const double share : kTriedShares) settings.push_back({c, UpdatePlace(share), tried_depth()});
+    std::vector<UpdatePlace> shares{place_}, of_first;
+    for (const double share : kTriedShares) shares.emplace_back(share);
+    const auto best = fastest(c, shares);
+    of_first.push_back(best);
+    for (const double share : kTriedShares) of_first.emplace_back(best.device_share(), share);
+    return fastest(c, of_first);
+  }
+  // The fastest of these places; a later one must be faster by more than 1 %.
+  [[nodiscard]] UpdatePlace fastest(const StepChoice& c, const std::vector<UpdatePlace>& places) {
+    std::vector<Setting> settings;
+    for (const auto& place : places) settings.push_back({c, place, tried_depth()});
     simulate_ahead(settings);
-    auto least = simulate(c, place_, tried_depth()).seconds;
-    for (const double share : kTriedShares) {
-      const auto seconds = simulate(c, UpdatePlace(share), tried_depth()).seconds;
-      if (least && seconds && *seconds < *least * kWorthwhile) least = seconds, best = UpdatePlace(share);
+    auto best = places.front();
+    auto least = simulate(c, best, tried_depth()).seconds;
+    for (const auto& place : places) {
+      const auto seconds = simulate(c, place, tried_depth()).seconds;
+      if (least && seconds && *seconds < *least * kWorthwhile) least = seconds, best = place;
     }
     return best;
   }
@@ -255,9 +280,11 @@ class Search {
   // far.
   void refine() {
     for (std::uint32_t part = 2; part <= 8; part *= 2)
-      for (const auto count : {&StepChoice::recompute, &StepChoice::offload}) {
+      for (const auto& [count, forced] : {std::pair{&StepChoice::recompute, recompute_},
+                                          {&StepChoice::offload, offload_},
+                                          {&StepChoice::deferred, deferred_}}) {
         const auto at = std::ranges::min_element(tried_, {}, seconds_of);
-        if ((count == &StepChoice::recompute ? recompute_ : offload_) || !at->seconds) continue;
+        if (forced || !at->seconds) continue;
         const auto center = at->choice;
         const auto distance = std::max(1U, layers_ / part);
         auto less = center, more = center;
@@ -281,7 +308,7 @@ class Search {
       const auto together = c.order == Order::horizontal ? 1
                             : c.order == Order::vertical ? request_.shape.micro_batches
                                                          : c.group;
-      return std::tuple(c.recompute + c.offload, together, c.recompute);
+      return std::tuple(c.recompute + c.offload, together, c.recompute, c.deferred);
     };
     std::stable_sort(fitting.begin(), slower,
                      [&](const TriedChoice& a, const TriedChoice& b) { return effort(a) < effort(b); });
@@ -291,16 +318,16 @@ class Search {
     return ranked;
   }
 
-  [[nodiscard]] std::uint32_t best_depth(const StepChoice& c) {
+  [[nodiscard]] std::uint32_t best_depth(const StepChoice& c, const UpdatePlace& place) {
     if (request_.prefetch_depth != kAutoDepth) return request_.prefetch_depth;
     std::uint32_t best = 1;
     const bool slower = request_.disk_tier;
-    const auto shallow = simulate({c, place_, best, slower});
+    const auto shallow = simulate({c, place, best, slower});
     auto least = shallow.seconds;
     if (least && shallow.bound_by_compute) return best;  // deeper prefetching cannot help
-    simulate_ahead({{c, place_, 2, slower}, {c, place_, 4, slower}, {c, place_, 8, slower}});
+    simulate_ahead({{c, place, 2, slower}, {c, place, 4, slower}, {c, place, 8, slower}});
     for (const std::uint32_t depth : {2U, 4U, 8U}) {
-      const auto seconds = simulate({c, place_, depth, slower}).seconds;
+      const auto seconds = simulate({c, place, depth, slower}).seconds;
       // A greater depth must be faster, because it needs more room.
       if (seconds && (!least || *seconds < *least * kWorthADepth)) least = seconds, best = depth;
     }
@@ -314,7 +341,8 @@ class Search {
   ThreadPool* pool_;
   std::uint32_t layers_;
   Count recompute_ = request_.activations.empty() ? request_.recompute : 0,
-        offload_ = request_.activations.empty() ? request_.offload : 0;
+        offload_ = request_.activations.empty() ? request_.offload : 0,
+        deferred_ = request_.updates_before_use ? 0 : request_.deferred;
   std::uint64_t chunk_elements_ = 0;
   UpdatePlace place_ = Tier::host;
   std::vector<TriedChoice> tried_;
@@ -335,14 +363,15 @@ bool leaves_open(const PlanRequest& r, const MachineProfile& profile) {
   if (!r.trains()) return false;
   if (r.pipeline) return false;  // the schedule is the order; layers keep activations unless the request says otherwise
   if (!r.update && profile.separate_device() && !updates_on_host_only(r, profile)) return true;  // the updates may be shared
-  return !r.order || (r.activations.empty() && (!r.recompute || !r.offload));
+  return !r.order || (r.activations.empty() && (!r.recompute || !r.offload)) || (!r.updates_before_use && !r.deferred);
 }
 
 StepChoice choice_of(const PlanRequest& r) {
   return {.order = r.order.value_or(Order::horizontal),
           .group = r.order == Order::group_vertical ? r.group : 0,
           .recompute = r.recompute.value_or(0),
-          .offload = r.offload.value_or(0)};
+          .offload = r.offload.value_or(0),
+          .deferred = r.updates_before_use ? 0 : r.deferred.value_or(0)};
 }
 
 PlanRequest with_choice(const PlanRequest& request, const RankedChoice& ranked) {
@@ -351,6 +380,7 @@ PlanRequest with_choice(const PlanRequest& request, const RankedChoice& ranked) 
   closed.group = ranked.choice.group;
   closed.recompute = ranked.choice.recompute;
   closed.offload = ranked.choice.offload;
+  closed.deferred = ranked.choice.deferred;
   closed.prefetch_depth = ranked.prefetch_depth;
   if (!closed.update) closed.update = ranked.update;
   return closed;
@@ -367,7 +397,8 @@ std::string to_text(const StepChoice& c, std::uint32_t layers) {
   const auto order = c.order == Order::horizontal ? "horizontal"
                      : c.order == Order::vertical ? "vertical"
                                                   : fmt::format("vertical in groups of {}", c.group);
-  return fmt::format("{}, {} recomputed, {} offloaded", order, count(c.recompute), count(c.offload));
+  const auto deferred = c.deferred == 0 ? "" : fmt::format(", {} updated in the next step", count(c.deferred));
+  return fmt::format("{}, {} recomputed, {} offloaded{}", order, count(c.recompute), count(c.offload), deferred);
 }
 
 }  // namespace terrace::planning

@@ -1,5 +1,5 @@
-// Chooses the settings that a request leaves open: the order of a step, and which layers recompute or offload their
-// activations.
+// Chooses the settings that a request leaves open: the order of a step, which layers recompute or offload their activations,
+// and which ones update their weights in the backward or before their next use.
 //
 // Candidates are walked and timed by the planner's own simulator, with the same budgets and the same machine profile, but with
 // coarse chunks and few steps: this is enough to compare them, and each takes milliseconds. The plan of the chosen candidate is
@@ -24,11 +24,11 @@ class ThreadPool;
 
 namespace terrace::planning {
 
-// The order of a step, and how many layers recompute or offload their activations.
+// The order of a step, how many layers recompute or offload their activations, and how many update before their next use.
 struct StepChoice {
   Order order = Order::horizontal;
   std::uint32_t group = 0;
-  std::uint32_t recompute = 0, offload = 0;  // layers
+  std::uint32_t recompute = 0, offload = 0, deferred = 0;  // layers
   friend bool operator==(const StepChoice&, const StepChoice&) = default;
 };
 // "vertical in groups of 4, 12 layers recompute, all offload"
@@ -46,6 +46,7 @@ struct RankedChoice {
   StepChoice choice;
   std::uint32_t prefetch_depth = kAutoDepth;  // kAutoDepth: the exact plan searches for it
   std::optional<UpdatePlace> update = {};     // where updates run; empty: as in the request
+  bool rivals = false;  // planned exactly although the one before it fits: coarse chunks tell too little to compare the two
 };
 PlanRequest with_choice(const PlanRequest& request, const RankedChoice& ranked);
 

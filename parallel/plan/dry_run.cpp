@@ -124,11 +124,11 @@ class LifeWalk {
   }
 
   void step(std::uint64_t number) {
-    const bool whole = !programs_.updates_before_use || pending_;  // a step with an update
+    const bool whole = !programs_.leaves_pending() || pending_;  // a step with an update
     simulator_.finish_step();
     if (life_.trace) life_.trace->forget_before(static_cast<std::int64_t>(simulator_.step_began() * 1e9));
     out_.steps.push_back(moved_by([&] { run(whole ? programs_.steady : programs_.first); }));
-    pending_ = programs_.updates_before_use;
+    pending_ = programs_.leaves_pending();
     auto times = simulator_.finish_step();
     if (results_s_ > 0) {
       times.seconds += results_s_;

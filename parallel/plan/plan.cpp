@@ -456,10 +456,11 @@ Plan plan_best(const Model& model, const PlanRequest& request, const MachineProf
   const auto choices = planning::choose(model, request, profile, pool);
   Plan p;
   for (const auto& ranked : choices.best) {
+    if (p.fits && !ranked.rivals) break;
     const auto closed = planning::with_choice(request, ranked);
-    p = Planner(model, closed, profile, pool).run();
-    p.choice = ranked.choice;
-    if (p.fits) break;
+    auto next = Planner(model, closed, profile, pool).run();
+    next.choice = ranked.choice;
+    if (!p.fits || (next.fits && next.times.seconds < p.times.seconds)) p = std::move(next);
   }
   p.tried = choices.tried;
   return p;

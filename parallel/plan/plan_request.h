@@ -47,6 +47,9 @@ struct PlanRequest {
   // Deferred updates, which allow exact global-norm clipping without a stall; false: updates inside the backward. An
   // asynchronous order of a pipeline clips each of its updates within the step instead.
   bool updates_before_use = true;
+  // Without updates_before_use: the number of layers that are updated before their next use all the same, because the backward
+  // cannot hide all updates (layer_set.h says which layers). Empty: chosen.
+  std::optional<std::uint32_t> deferred = 0;
   std::uint32_t prefetch_depth = kAutoDepth;
   std::uint64_t chunk_elements = 0;   // 0: the planner searches for the best size
   std::int64_t decode_positions = 0;  // not 0: generation instead of training, with caches of this size; shape {1, 1}

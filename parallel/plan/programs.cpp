@@ -110,28 +110,28 @@ class ProgramWriter {
   // Everything that a step computes with its layers, without reductions and updates.
   [[nodiscard]] Program computed() const { return passes::with_recompute(passes::without_frozen(order(), map_), map_); }
 
-  // Steps that repeat. With deferred updates, the pending update of a layer precedes its next use; else an update follows the
-  // layer's last backward.
+  // Steps that repeat. A deferred update of a layer precedes its next use; else an update follows the layer's last backward.
   [[nodiscard]] Programs synchronous_steps() const {
-    const bool before_use = request_.updates_before_use;
     auto step = passes::with_reductions(computed(), map_, map_.data().folds_each() && gather_ahead_ > 0);
     // The tied gradient must arrive before the unify action sums it with that of the ranks with other parts.
     step = passes::with_gathers(passes::with_unions(passes::with_tied_gradients(passes::with_norms(step, map_), map_), map_),
                                 map_, gather_ahead_);
-    const auto with = [&](passes::Updates updates) {
-      // Updates before use have a distance counted in phases, like prefetches. Updates in the backward follow all phases of a
-      // norm.
-      const auto p = updates == passes::Updates::before_use
-                         ? passes::with_updates(passes::with_phases(step, map_), map_, updates, update_ahead())
-                         : passes::with_phases(passes::with_updates(step, map_, updates), map_);
-      passes::check_step(p, map_, updates);
+    Programs out;
+    out.updates_before_use = request_.updates_before_use;
+    if (!out.updates_before_use) out.deferred = deferred_layers(layers(), request_.deferred.value_or(0));
+    const auto deferred = out.updates_before_use ? LayerSet::all() : out.deferred;
+    // Updates in the backward follow all phases of a norm. Updates before use have a distance counted in phases, like
+    // prefetches.
+    step = passes::with_phases(passes::with_updates(step, map_, passes::Updates::in_backward, 0, deferred.others()), map_);
+    const auto with = [&](passes::Updates pending) {
+      const auto p = passes::with_updates(step, map_, pending, update_ahead(), deferred);
+      passes::check_step(p, map_, {deferred, pending, passes::Updates::in_backward});
       return finish(p);
     };
-    Programs out;
-    out.updates_before_use = before_use;
-    out.first = with(before_use ? passes::Updates::none : passes::Updates::in_backward);
-    out.steady = with(before_use ? passes::Updates::before_use : passes::Updates::in_backward);
-    if (before_use) out.drain = finish(passes::with_updates({layers(), 0, {}}, map_, passes::Updates::all));
+    out.first = with(passes::Updates::none);
+    out.steady = out.leaves_pending() ? with(passes::Updates::before_use) : out.first;
+    if (out.leaves_pending())
+      out.drain = finish(passes::with_updates({layers(), 0, {}}, map_, passes::Updates::all, 0, deferred));
     return out;
   }
 

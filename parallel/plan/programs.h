@@ -9,13 +9,14 @@
 #include <terrace/core/machine/machine.h>
 #include <terrace/parallel/map/step_map.h>
 #include <terrace/parallel/plan/plan_request.h>
+#include <terrace/parallel/program/layer_set.h>
 #include <terrace/parallel/program/program.h>
 
 namespace terrace::planning {
 
 struct Programs {
   Program first;     // a step without a pending update
-  Program steady;    // a step that begins with the pending update, or that updates inside its backward
+  Program steady;    // a step that applies the pending update, if it leaves one; else the same as `first`
   Program drain;     // the pending update alone
   Program evaluate;  // evaluated_at_once() micro-batches
   Program fill, visit;
@@ -25,7 +26,11 @@ struct Programs {
   [[nodiscard]] std::array<const Program*, 9> all() const {
     return {&first, &steady, &drain, &evaluate, &fill, &visit, &average, &gather, &decode};
   }
-  bool updates_before_use = false;  // the steady step applies the previous step's update (deferred updates)
+  // The updates of a step that stay pending until the next one: of all layers, because they wait for the norm of all gradients
+  // (then `deferred` is empty), or of these, because the backward would not hide them.
+  bool updates_before_use = false;
+  LayerSet deferred;
+  [[nodiscard]] bool leaves_pending() const { return updates_before_use || !deferred.empty(); }
 };
 
 // The map options for a request's model on the first data rank, if updates run in the given place.

@@ -44,10 +44,10 @@ std::vector<Event> walk_alone(const Plan& plan, const StepMap& map, const RanksL
   walk.run(programs.fill, decided);
   decided.events.emplace_back(Meeting{});
   for (std::uint64_t s = 1; s <= life.steps; ++s) {
-    const bool pending = programs.updates_before_use && s > 1 && !life.drain_at_end;
-    walk.run(!programs.updates_before_use || pending ? programs.steady : programs.first, decided);
+    const bool pending = programs.leaves_pending() && s > 1 && !life.drain_at_end;
+    walk.run(!programs.leaves_pending() || pending ? programs.steady : programs.first, decided);
     decided.events.emplace_back(Meeting{});
-    if (programs.updates_before_use && life.drain_at_end) walk.run(programs.drain, decided);
+    if (programs.leaves_pending() && life.drain_at_end) walk.run(programs.drain, decided);
     decided.events.emplace_back(StepEnd{});
   }
   return std::move(decided.events);

@@ -27,6 +27,7 @@
 #include <terrace/parallel/map/gradient_squares.h>
 #include <terrace/parallel/map/step_map.h>
 #include <terrace/parallel/mesh/groups.h>
+#include <terrace/parallel/program/layer_set.h>
 
 namespace terrace {
 
@@ -59,7 +60,9 @@ struct StepInput {
   std::span<const double> loss_scales = {};  // for a program with several updates: one for each, instead of loss_scale
   // One for each update: 1 ÷ the tokens of its micro-batches without padding; empty: all tokens are targets.
   std::span<const double> token_scales = {};
-  UpdateStep update = {};                    // for the updates in this program
+  UpdateStep update = {};   // for the updates in this program, less:
+  UpdateStep pending = {};  // for those of the layers in `deferred`, which the previous step left pending
+  LayerSet deferred = {};
   std::span<const UpdateStep> updates = {};  // for a program with several updates: one for each
   double greatest_norm = 0;                  // verdicts clip the unscaled gradients to this norm; 0: they do not clip
   // Gradient scales of the parameter groups that are clipped separately, used instead of the update's; empty: no such groups.

@@ -98,7 +98,9 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
 
 // Waits for the verdict if the update has one. The lanes have enough work to continue meanwhile.
 UpdateStep Compute::update_step(const Action& a, bool first) {
-  auto step = input_->updates.empty() ? input_->update : input_->updates[a.update];
+  auto step = !input_->updates.empty()             ? input_->updates[a.update]
+              : input_->deferred.contains(a.layer) ? input_->pending
+                                                   : input_->update;
   step.first = first;
   if (step.step == UpdateStep::kNone) {
     // A first update must still set its states to zero, because later updates read them.

@@ -285,15 +285,17 @@ void Engine::fill(const WeightSource& weights) {
 running::StepResult Engine::step(const StepInput& input) {
   auto in = input;
   const auto& programs = impl_->plan.programs;
-  const bool before_use = programs.updates_before_use;
-  const bool steady = !before_use || impl_->pending.has_value();
-  if (before_use && impl_->pending) {
-    in.update = impl_->pending->update;
+  const bool steady = !programs.leaves_pending() || impl_->pending.has_value();
+  if (impl_->pending) {
+    (programs.updates_before_use ? in.update : in.pending) = impl_->pending->update;
     in.group_scales = std::move(impl_->pending->group_scales);
   }
+  in.deferred = programs.deferred;
   impl_->pending.reset();
-  if (steady) finish_commit();  // this step updates the state
-  return impl_->executor->run(steady ? programs.steady : programs.first, in, Compute::Share::step);
+  if (steady || !programs.updates_before_use) finish_commit();  // this step updates the state
+  auto result = impl_->executor->run(steady ? programs.steady : programs.first, in, Compute::Share::step);
+  if (!programs.deferred.empty()) impl_->pending = {input.update, {}};
+  return result;
 }
 
 void Engine::set_pending(const UpdateStep& update, std::vector<double> group_scales) {

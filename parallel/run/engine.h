@@ -56,8 +56,9 @@ class Engine {
   // Writes the initial master weights chunk by chunk, so that the whole model never exists outside its tiers. `weights.read` is
   // called from several threads of the pool at once.
   void fill(const WeightSource& weights);
-  // Runs one step. With deferred updates (updates before use), the update of a step stays pending until the next step() or
-  // drain(); StepInput::update is used only by plans that update inside the backward.
+  // Runs one step. Deferred updates stay pending until the next step() or drain(). If the plan updates before use, these are
+  // all, and set_pending() says how they are applied; else StepInput::update says it, of those in the backward and of those
+  // that are deferred.
   running::StepResult step(const StepInput& input);
   // Sets how the update of the step that just ran will be applied; `group_scales` as in StepInput.
   void set_pending(const UpdateStep& update, std::vector<double> group_scales = {});

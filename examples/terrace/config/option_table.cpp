@@ -156,10 +156,7 @@ ConfigField family() {
 
 std::optional<UpdatePlace> parse_update(const std::string& given) {
   if (given == "auto") return std::nullopt;
-  if (given == "host" || given == "device") return given == "host" ? Tier::host : Tier::device;
-  double share = 0;  // the text has been checked
-  std::from_chars(given.data(), given.data() + given.size(), share);
-  return UpdatePlace(share);
+  return parse_update_place(given);
 }
 std::optional<std::uint32_t> parse_depth(const std::string& given) {
   if (given == "auto") return std::nullopt;
@@ -398,9 +395,17 @@ std::vector<Option> make_table() {
                   "layers whose activations move to the host right after the forward: keep (none), offload (all), or a number; "
                   "kept ones move only when room is needed",
                   "keep", "offload"),
-      text("train", "update", {&Plan::update, parse_update, [](const auto& place) { return place ? to_text(*place) : "auto"; }},
-           Text::share, kRanks, "where updates run, or the share of them that runs on the device; auto: the fastest place",
-           {"auto", "host", "device"}),
+      text(
+          "train", "update", {&Plan::update, parse_update, [](const auto& place) { return place ? to_text(*place) : "auto"; }},
+          Text::share, kRanks,
+          "where updates run, or the share of them that runs on the device: of all layers, and after a comma of the first one, "
+          "whose update comes last in a step; auto: the fastest place",
+          {"auto", "host", "device"}),
+      layer_count("train", "deferred-updates", &Plan::deferred_updates, kRanks,
+                  "without clipping, layers that are updated in the next step, before their forward, instead of in the "
+                  "backward, because the backward cannot hide all updates: none, all, or a number of them, evenly spread; with "
+                  "clipping, all are",
+                  "none", "all"),
       number("train", "seed", &Train::seed, {0, 9.2e18}, kSame, "seed of the initial weights and of the order of the data"),
       number("train", "threads", &Run::threads, {0, 4096}, kOwn,
              "compute threads; 0: one for each core that this process may use, with a GPU only the cores of its NUMA node, "

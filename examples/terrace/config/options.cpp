@@ -162,8 +162,13 @@ void check_text(const Option& o, const Source& source, const Raw& raw, const std
       if (const auto n = parse_number<std::int64_t>(text); n && *n >= 0 && *n <= 1'000'000) return;
       return check_choice(o, source, raw, text);
     case Option::Text::share:
-      if (const auto share = parse_number<double>(text); share && *share >= 0 && *share <= 1) return;
-      return check_choice(o, source, raw, text);
+      if (text == "auto") return;
+      try {
+        static_cast<void>(parse_update_place(text));
+      } catch (const Error&) {
+        check_choice(o, source, raw, text);
+      }
+      return;
     case Option::Text::windows: {
       try {
         static_cast<void>(layers::Windows::parse(text));
@@ -327,7 +332,7 @@ std::string type_name(const Option& o) {
   if (o.text == Option::Text::choice) return listed(o.choices, "|");
   if (o.text == Option::Text::model) return listed(o.choices, "|") + "|DIR";
   if (o.text == Option::Text::layers) return listed(o.choices, "|") + "|N";
-  if (o.text == Option::Text::share) return listed(o.choices, "|") + "|SHARE";
+  if (o.text == Option::Text::share) return listed(o.choices, "|") + "|SHARE|SHARE,SHARE";
   return "TEXT";
 }
 
@@ -357,7 +362,7 @@ std::string accepted(const Option& o) {
     case Option::Text::size: return "a size greater than zero, such as 512MiB, 1.5GiB or 16GB (decimal), or auto or unlimited";
     case Option::Text::depth: return "auto or an integer of at least 0";
     case Option::Text::layers: return fmt::format("{} or an integer of at least 0", listed(o.choices, ", "));
-    case Option::Text::share: return fmt::format("{} or a share from 0 to 1", listed(o.choices, ", "));
+    case Option::Text::share: return fmt::format("{}, a share from 0 to 1, or two of them", listed(o.choices, ", "));
     case Option::Text::windows: return "an integer of at least 0, or a list of them such as 512,512,0";
     case Option::Text::device: return "auto, cpu or cuda:N";
     case Option::Text::required: return "a text that is not empty";

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <vector>
+
 #include <terrace/core/base/error.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/parallel/pipeline/orders.h>
@@ -36,7 +39,8 @@ class Choosing : public testing::Test {
     return planning::with_choice(request, {{order, group, recompute, offload}});
   }
   void tighten() {  // twice the smallest device budget that works
-    request.budget.device = 2 * plan(model, forced(Order::horizontal, 0, 0, 0), gpu()).smallest_bytes[Tier::device];
+    request.budget.device = (std::getenv("MB") ? std::stoul(std::getenv("MB")) : 2UL) *
+                            plan(model, forced(Order::horizontal, 0, 0, 0), gpu()).smallest_bytes[Tier::device];
   }
   Model model = toy::make_model({.width = 128, .blocks = 10});
   PlanRequest request;
@@ -216,6 +220,33 @@ TEST_F(Choosing, EveryRankDoesWhatTheFirstChose) {
   };
   EXPECT_EQ(computed(first), computed(second));
   EXPECT_EQ(first.map.activations, second.map.activations);
+}
+
+// Without clipping, a host that is slower than the backward also updates in the next step's forward: about as many layers as
+// are fastest, of all numbers.
+TEST_F(Choosing, UpdatesThatTheBackwardDoesNotHideWaitForTheNextForward) {
+  model = toy::make_model({.width = 512, .blocks = 8});
+  request.updates_before_use = false;
+  request.order = Order::horizontal;
+  request.recompute = request.offload = 0;
+  request.update = Tier::host;
+  request.shape = {{8, 256}, 1};
+  request.prefetch_depth = 2;
+  auto slow_host = gpu();
+  slow_host.memory_stream = 2e9;
+  request.budget.device = plan(model, request, slow_host).smallest_bytes[Tier::device] * 2;
+  request.deferred = std::nullopt;
+  const auto chosen = plan(model, request, slow_host);
+  ASSERT_TRUE(chosen.fits) << chosen.refusal.why;
+  EXPECT_GT(chosen.choice.deferred, 0U);
+  EXPECT_LT(chosen.choice.deferred, model.layers.size());
+  std::vector<double> seconds;
+  for (std::uint32_t n = 0; n <= model.layers.size(); ++n) {
+    request.deferred = n;
+    seconds.push_back(plan(model, request, slow_host).times.seconds);
+  }
+  EXPECT_LT(chosen.times.seconds, 0.95 * std::min(seconds.front(), seconds.back()));
+  EXPECT_LT(chosen.times.seconds, 1.02 * std::ranges::min(seconds));
 }
 
 // Layers that save much memory for little work are recomputed; among equal layers, the later ones keep what they saved.

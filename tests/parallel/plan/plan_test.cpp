@@ -143,6 +143,37 @@ TEST(Plan, AShareOfTheUpdatesIsDealtOutEvenly) {
   }
 }
 
+// In a step that updates in the backward, the first layer's update comes last, so it may be shared although the others are not.
+TEST(Plan, TheFirstLayerHasAShareOfItsOwn) {
+  for (const auto& [all, first] : {std::pair{0.0, 0.5}, {0.0, 1.0}, {0.25, 0.75}, {1.0, 0.0}}) {
+    toy::RunOptions o;
+    o.sizes.blocks = 8;
+    o.chunk_elements = 256;
+    o.update = UpdatePlace(all, first);
+    const auto model = toy::make_model(o.sizes);
+    const auto p = plan_of(o);
+    const StepMap map(model, p.map);
+    std::array<double, 2> updates{}, on_device{};
+    for (const auto& a : p.programs.steady.actions) {
+      if (a.op != Op::update) continue;
+      const std::size_t which = a.layer == 0 ? 0 : 1;
+      ++updates.at(which);
+      on_device.at(which) += map.places().tier_of(a) == Tier::device ? 1 : 0;
+    }
+    EXPECT_GT(updates[0], 3);
+    EXPECT_NEAR(on_device[0], first * updates[0], 1);
+    EXPECT_NEAR(on_device[1], all * updates[1], 1);
+  }
+}
+
+TEST(Plan, APlaceOfUpdatesIsReadAsItIsWritten) {
+  for (const auto* const text : {"host", "device", "0.25", "0,0.5", "0.25,1", "1,0"})
+    EXPECT_EQ(to_text(parse_update_place(text)), text);
+  EXPECT_EQ(parse_update_place("0.5,0.5"), UpdatePlace(0.5));
+  for (const auto* const text : {"", "disk", "auto", "0.5,", ",0.5", "0.5,0.5,0.5", "1.5", "0,-1", "0,nan", "0.5x"})
+    EXPECT_THROW(parse_update_place(text), Error) << text;
+}
+
 // Where the device and the host are about as fast, each takes half of the updates and neither waits for the other.
 TEST(Plan, UpdatesAreSharedWhereThatIsFaster) {
   toy::RunOptions o;

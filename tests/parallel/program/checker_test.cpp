@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <vector>
 
 #include <terrace/core/base/error.h>
 #include <terrace/parallel/passes/checker.h>
@@ -10,18 +11,31 @@
 namespace terrace {
 namespace {
 
+using passes::Updates;
+// All layers alike, and with two layers deferred: in the first step, and in the others.
+const std::vector<passes::UpdateTimes> kTimes{Updates::none,
+                                              Updates::in_backward,
+                                              Updates::before_use,
+                                              {deferred_layers(5, 2), Updates::none, Updates::in_backward},
+                                              {deferred_layers(5, 2), Updates::before_use, Updates::in_backward}};
+
 class Checker : public testing::Test {
  protected:
   Model model = toy::make_model({});
   StepMap map{model, {.shape = {{2, 16}, 3}}};
-  Program step(passes::Updates updates) {
-    return passes::with_updates(passes::with_norms(orders::vertical(5, 3), map), map, updates);
+  Program step(const passes::UpdateTimes& updates) {
+    return with(updates, passes::with_norms(orders::vertical(5, 3), map), map);
+  }
+  // Gives each layer its update.
+  static Program with(const passes::UpdateTimes& updates, const Program& order, const StepMap& map) {
+    const auto rest = passes::with_updates(order, map, updates.others, 0, updates.set.others());
+    return passes::with_updates(rest, map, updates.of_set, 0, updates.set);
   }
   static std::size_t find(const Program& p, const Action& a) {
     return static_cast<std::size_t>(std::ranges::find(p.actions, a) - p.actions.begin());
   }
   // The refusal's text; empty when the program is accepted.
-  std::string refusal(const Program& p, passes::Updates updates) {
+  std::string refusal(const Program& p, const passes::UpdateTimes& updates) {
     try {
       passes::check_step(p, map, updates);
       return "";
@@ -32,12 +46,12 @@ class Checker : public testing::Test {
 };
 
 TEST_F(Checker, AcceptsEveryOrderPassAndUpdateRule) {
-  for (const auto updates : {passes::Updates::none, passes::Updates::in_backward, passes::Updates::before_use})
+  for (const auto& updates : kTimes)
     for (const auto& order : {orders::horizontal(5, 3), orders::vertical(5, 3), orders::group_vertical(5, 3, 2)})
       for (const bool recompute : {false, true}) {
         const StepMap each(model, {.shape = {{2, 16}, 3},
                                    .activations = choose_activations(model, {2, 16}, recompute ? kAllLayers : 0, kAllLayers)});
-        auto p = passes::with_updates(passes::with_norms(passes::with_recompute(order, each), each), each, updates);
+        auto p = with(updates, passes::with_norms(passes::with_recompute(order, each), each), each);
         p = passes::with_prefetches(passes::with_offloads(p, each), each, 2);
         EXPECT_EQ(refusal(p, updates), "") << to_text(p);
       }
@@ -45,7 +59,7 @@ TEST_F(Checker, AcceptsEveryOrderPassAndUpdateRule) {
 
 TEST_F(Checker, RefusesEachMissingAction) {
   // Every action of a step is needed: without any one of them the program is refused.
-  for (const auto updates : {passes::Updates::in_backward, passes::Updates::before_use}) {
+  for (const auto& updates : kTimes) {
     const auto p = step(updates);
     for (std::size_t i = 0; i < p.actions.size(); ++i) {
       auto broken = p;
@@ -56,7 +70,7 @@ TEST_F(Checker, RefusesEachMissingAction) {
 }
 
 TEST_F(Checker, RefusesEachRepeatedAction) {
-  for (const auto updates : {passes::Updates::in_backward, passes::Updates::before_use}) {
+  for (const auto& updates : kTimes) {
     const auto p = step(updates);
     for (std::size_t i = 0; i < p.actions.size(); ++i) {
       auto broken = p;
@@ -71,7 +85,7 @@ TEST_F(Checker, RefusesEachMissingOrRepeatedActionBetweenRanks) {
   for (const std::uint32_t zero : {0U, 1U, 2U, 3U})
     for (const bool whole_layers : {false, true})
       for (const bool canonical : {false, true})
-        for (const auto updates : {passes::Updates::in_backward, passes::Updates::before_use}) {
+        for (const auto& updates : kTimes) {
           const auto optimizer = make_optimizer(whole_layers ? "lamb" : "adamw", {});
           const StepMap shared(model, {.recipe = rules::Recipe::of(DType::fp32, "fp32", optimizer->states()),
                                        .shape = {{2, 16}, 2},
@@ -80,7 +94,7 @@ TEST_F(Checker, RefusesEachMissingOrRepeatedActionBetweenRanks) {
                                        .layer_unit = optimizer->layer_unit()});
           const auto order = passes::with_gathers(
               passes::with_norms(passes::with_reductions(orders::horizontal(5, 2), shared), shared), shared, 1);
-          const auto p = passes::with_updates(order, shared, updates);
+          const auto p = with(updates, order, shared);
           const auto accepted = [&](const Program& program) {
             try {
               passes::check_step(program, shared, updates);

@@ -154,5 +154,28 @@ TEST(StepMap, ChunkIdsAreGivenOnce) {
         EXPECT_TRUE(seen.insert(index(map.state(kind, l, c))).second);
 }
 
+// As many layers as are asked for, evenly spread, and the first three last: the next forward needs them at once.
+TEST(LayerSet, DeferredLayersAreSpreadEvenly) {
+  for (std::uint32_t layers = 1; layers < 40; ++layers)
+    for (std::uint32_t count = 0; count <= layers; ++count) {
+      const auto deferred = deferred_layers(layers, count);
+      std::uint32_t found = 0, first = layers;
+      for (std::uint32_t l = layers; l-- > 0;) {
+        if (!deferred.contains(l)) continue;
+        ++found, first = l;
+        const auto passed = layers - l, spread = layers - std::min(3U, layers - 1);
+        if (l >= 3) {
+          EXPECT_EQ(found, passed * std::min(count, spread) / spread) << layers << ' ' << count << ' ' << l;
+        }
+      }
+      EXPECT_EQ(found, count) << layers;
+      EXPECT_EQ(deferred.empty(), count == 0);
+      if (layers > 3 && count <= layers - 3) {
+        EXPECT_GE(first, 3U) << layers << ' ' << count;
+      }
+      for (std::uint32_t l = 0; l < layers; ++l) EXPECT_NE(deferred.contains(l), deferred.others().contains(l));
+    }
+}
+
 }  // namespace
 }  // namespace terrace
