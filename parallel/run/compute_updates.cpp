@@ -7,6 +7,7 @@
 
 #include <terrace/core/base/units.h>
 #include <terrace/core/math/philox.h>
+#include <terrace/core/math/views.h>
 #include <terrace/optimizers/schedule.h>
 #include <terrace/parallel/model/param_tiles.h>
 #include <terrace/parallel/run/compute_views.h>
@@ -160,8 +161,8 @@ void Compute::fill(const Action& a, const Views& views) {
 void each_range(const ParamSpec& param, const TensorParallel& tensor, std::uint64_t first, const TensorView& range,
                 const WeightRange& use) {
   model::each_stored_run(param, tensor, first, static_cast<std::uint64_t>(range.elements()), [&](const model::SplitRun& run) {
-    use(param, run.in_whole,
-        {range.data + (run.in_part - first) * size_of(range.dtype), range.dtype, {static_cast<std::int64_t>(run.count)}});
+    const auto at = static_cast<std::int64_t>(run.in_part - first), count = static_cast<std::int64_t>(run.count);
+    use(param, run.in_whole, math::part(range, at, {count}));
   });
 }
 

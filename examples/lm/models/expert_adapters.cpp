@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include <terrace/core/math/views.h>
 #include <terrace/parallel/layers/parts/names.h>
 
 namespace terrace::lm {
@@ -85,9 +86,7 @@ void read_whole(const AdapterTensor& tensor, std::uint64_t first, TensorView ran
     const auto each = tensor.parts[0].shape.elements();
     for (std::int64_t at = 0; at < n;) {
       const auto part = (begin + at) / each, from = (begin + at) % each, count = std::min(n - at, each - from);
-      const auto size = static_cast<std::int64_t>(size_of(range.dtype));
-      read(tensor.parts[static_cast<std::size_t>(part)], static_cast<std::uint64_t>(from),
-           {range.data + at * size, range.dtype, {count}});
+      read(tensor.parts[static_cast<std::size_t>(part)], static_cast<std::uint64_t>(from), math::part(range, at, {count}));
       at += count;
     }
     return;

@@ -21,7 +21,7 @@
 
 #include <terrace/parallel/layers/parts/projection.h>
 #include <terrace/parallel/layers/parts/transformer.h>
-#include <terrace/parallel/layers/parts/views.h>
+#include <terrace/parallel/layers/parts/scratch.h>
 #include <terrace/parallel/model/layer.h>
 
 namespace terrace::layers {

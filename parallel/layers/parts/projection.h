@@ -16,7 +16,7 @@
 #include <vector>
 
 #include <terrace/parallel/layers/parts/transformer.h>
-#include <terrace/parallel/layers/parts/views.h>
+#include <terrace/parallel/layers/parts/scratch.h>
 #include <terrace/parallel/model/layer.h>
 
 namespace terrace::layers {

@@ -1,6 +1,6 @@
 #include <terrace/parallel/layers/parts/result_norm.h>
 
-#include <terrace/parallel/layers/parts/views.h>
+#include <terrace/parallel/layers/parts/scratch.h>
 
 namespace terrace::layers {
 

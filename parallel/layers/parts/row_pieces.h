@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/parallel/layers/parts/views.h>
+#include <terrace/parallel/layers/parts/scratch.h>
 #include <terrace/parallel/mesh/tensor_parallel.h>
 #include <terrace/parallel/model/call_steps.h>
 

@@ -14,7 +14,7 @@
 #include <terrace/core/device/device.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/examples/lm/models/model.h>
-#include <terrace/parallel/layers/parts/views.h>
+#include <terrace/parallel/layers/parts/scratch.h>
 #include <terrace/tests/support/mirrored_bytes.h>
 #include <terrace/tests/support/program_device.h>
 

@@ -1,7 +1,6 @@
-// Views of parts of tensors, and the scratch memory of one call cut into tensors.
+// The scratch memory of one call, cut into tensors.
 //
-// Owner:   a view owns nothing; ScratchArena borrows the call's scratch.
-// Threads: values. Errors: std::logic_error when scratch is exceeded or a view has another size than its new shape.
+// Owner:   ScratchArena borrows the call's scratch. Threads: values. Errors: std::logic_error when scratch is exceeded.
 #pragma once
 
 #include <cstdint>
@@ -9,27 +8,11 @@
 #include <stdexcept>
 
 #include <terrace/core/base/units.h>
-#include <terrace/core/math/tensor.h>
+#include <terrace/core/math/views.h>
 
 namespace terrace::layers {
 
-inline TensorView reshaped(TensorView view, Shape shape) {
-  if (shape.elements() != view.elements())
-    throw std::logic_error("a view of " + to_string(view.shape) + " cannot be seen as " + to_string(shape));
-  view.shape = shape;
-  return view;
-}
-
-// `count` elements from `first` on, with a new shape; an empty view stays empty.
-inline TensorView part(const TensorView& view, std::int64_t first, Shape shape) {
-  if (view.empty()) return {};
-  return {view.data + static_cast<std::size_t>(first) * size_of(view.dtype), view.dtype, shape};
-}
-
-// Rows [first, first + count) of a matrix.
-inline TensorView row_slice(const TensorView& view, std::int64_t first, std::int64_t count) {
-  return part(view, first * view.shape[1], {count, view.shape[1]});
-}
+using math::part, math::reshaped, math::row_slice;
 
 // The stride with which rows begin at multiples of 128 bytes, whatever their length: a library's fast kernels load 16 aligned
 // bytes at a time, and the second-level cache of a GPU has lines of 128.
