@@ -1,6 +1,3 @@
-#include <fmt/format.h>
-
-#include <terrace/core/base/error.h>
 #include <terrace/parallel/layers/attention/attention.h>
 #include <terrace/parallel/layers/attention/ring_attention.h>
 #include <terrace/parallel/layers/attention/two_rings.h>
@@ -29,23 +26,10 @@ std::unique_ptr<TransformerLayer> mlp(const Transformer& transformer, std::int64
   return std::make_unique<Mlp>(transformer, block);
 }
 
-// Tensor ranks that hold the same key-value heads are twins: the engine adds their gradients.
-void demand_twins(const Transformer& transformer) {
-  const auto tensor = transformer.tensor();
-  const auto twins = tensor.is_grid() ? 1 : tensor.ranks / transformer.kv_ways();
-  if (tensor.twins != twins)
-    throw Error(
-        fmt::format("model: {} tensor ranks have {} key-value heads: their mesh needs part {} and twin {}, not part {} "
-                    "and twin {} (mesh_of() of degrees.h makes it)",
-                    tensor.ranks, transformer.kv_heads, tensor.ranks / twins, twins, transformer.place.mesh.part, tensor.twins),
-        ErrorKind::refused);
-}
-
 }  // namespace
 
 Model make_transformer(Transformer transformer) {
   checked(transformer);
-  demand_twins(transformer);
   auto& place = transformer.place;
   place.zigzag = place.ring > 1 && !place.two_rings && transformer.window.is_usual();
   Model model{
@@ -57,16 +41,6 @@ Model make_transformer(Transformer transformer) {
   }
   model.layers.push_back(std::make_unique<Head>(transformer));
   return model;
-}
-
-ModelShape shape_of(const Transformer& t) {
-  return {.layers = 2 * t.layers + 2,
-          .heads = t.heads,
-          .ffn = t.ffn,
-          .seq_len = t.seq_len,
-          .experts = t.experts.count,
-          .kv_heads = t.kv_heads,
-          .hidden = t.hidden};
 }
 
 }  // namespace terrace::layers

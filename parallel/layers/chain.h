@@ -10,13 +10,10 @@
 #pragma once
 
 #include <terrace/parallel/layers/parts/transformer.h>
-#include <terrace/parallel/mesh/degrees.h>
 #include <terrace/parallel/model/layer.h>
 
 namespace terrace::layers {
 
 Model make_transformer(Transformer transformer);
-// What degrees of parallelism must divide.
-ModelShape shape_of(const Transformer& transformer);
 
 }  // namespace terrace::layers

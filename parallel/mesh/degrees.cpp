@@ -12,6 +12,9 @@ namespace {
 
 using Legal = std::function<bool(std::int64_t)>;
 
+bool divides(std::int64_t d, std::int64_t n) { return n % d == 0; }
+std::int64_t key_value_heads(const ModelShape& model) { return model.kv_heads == 0 ? model.heads : model.kv_heads; }
+
 // "2 and 4": the nearest legal degree on each side of `degree`, up to `largest`.
 std::string nearest(std::int64_t degree, std::int64_t largest, const Legal& legal) {
   std::vector<std::int64_t> found;
@@ -47,35 +50,73 @@ SettingRefusal depth_without_grids(int depth) {
 
 // Each rank of a grid has whole heads and key-value heads, and a block of every matrix.
 void check_grid(Problems& problems, const Degrees& g, const ModelShape& model, bool several) {
-  const auto divides = [](std::int64_t d, std::int64_t n) { return n % d == 0; };
-  const auto kv = model.kv_heads == 0 ? model.heads : model.kv_heads;
+  const auto kv = key_value_heads(model), attended = model.attended == 0 ? model.hidden : model.attended;
   const auto has_blocks = [&](std::int64_t t) {
     const auto grid = grid_of(g.tensor_mode, static_cast<std::uint32_t>(t), static_cast<std::uint32_t>(g.tensor_depth));
     if (!grid) return false;
     const std::int64_t side = grid->side, inputs = grid->cube ? side * side : side;
-    return divides(side, model.heads) && divides(side, kv) && divides(inputs, model.ffn) && divides(inputs, model.hidden);
+    return divides(side, model.heads) && divides(side, kv) && divides(inputs, model.ffn) && divides(inputs, model.hidden) &&
+           divides(inputs, attended);
   };
   const auto most = std::max(model.heads * model.heads * std::max(model.heads, std::int64_t{g.tensor_depth}), std::int64_t{1});
-  switch (g.tensor_mode) {
-    case TensorMode::square:
-      return problems.check("tp", g.tp, most,
-                            fmt::format("in 2D it must be a square whose side divides {} heads, {} key-value heads, {} columns "
-                                        "and {} ffn columns",
-                                        model.heads, kv, model.hidden, model.ffn),
-                            has_blocks, several);
-    case TensorMode::squares:
-      return problems.check("tp", g.tp, most,
-                            fmt::format("in 2.5D it must be `tp-depth` {} × a square whose side divides {} heads, {} key-value "
-                                        "heads, {} columns and {} ffn columns",
-                                        g.tensor_depth, model.heads, kv, model.hidden, model.ffn),
-                            has_blocks, several);
-    default:
-      return problems.check("tp", g.tp, most,
-                            fmt::format("in 3D it must be a cube whose side divides {} heads and {} key-value heads, and its "
-                                        "square {} columns and {} ffn columns",
-                                        model.heads, kv, model.hidden, model.ffn),
-                            has_blocks, several);
-  }
+  const auto columns = attended == model.hidden ? fmt::format("{} columns", model.hidden)
+                                                : fmt::format("{} columns, {} of attention", model.hidden, attended);
+  const auto rest = fmt::format("whose side divides {} heads, {} key-value heads, {} and {} ffn columns", model.heads, kv,
+                                columns, model.ffn);
+  const auto rule = g.tensor_mode == TensorMode::square ? fmt::format("in 2D it must be a square {}", rest)
+                    : g.tensor_mode == TensorMode::squares
+                        ? fmt::format("in 2.5D it must be `tp-depth` {} × a square {}", g.tensor_depth, rest)
+                        : fmt::format(
+                              "in 3D it must be a cube whose side divides {} heads and {} "
+                              "key-value heads, and its square {} and {} ffn columns",
+                              model.heads, kv, columns, model.ffn);
+  problems.check("tp", g.tp, most, rule, has_blocks, several);
+}
+
+// Each rank of a line has whole heads and, alone or together with its twins, whole key-value heads.
+void check_line(Problems& problems, const Degrees& g, const ModelShape& model, bool several) {
+  const auto kv = key_value_heads(model);
+  const auto splits = [&](std::int64_t t) {
+    return divides(t, model.heads) && divides(t, model.ffn) && (divides(t, kv) || divides(kv, t)) &&
+           (!g.sequence_parallel || divides(t, model.seq_len));
+  };
+  problems.check(
+      "tp", g.tp, model.heads,
+      fmt::format("it must divide {} heads and {} ffn columns{}{}", model.heads, model.ffn,
+                  kv == model.heads ? "" : fmt::format(", and divide {} key-value heads or be a multiple of them", kv),
+                  g.sequence_parallel ? fmt::format(", and divide {} positions", model.seq_len) : ""),
+      splits, several);
+}
+
+void check_context(Problems& problems, const Degrees& g, const ModelShape& model, bool several) {
+  const std::int64_t s = model.seq_len;
+  const bool rings = g.ring != 0;
+  const auto in_rings = [&](auto c) {
+    return !rings || (divides(g.ring, c) && c / g.ring <= std::max<std::int64_t>(model.heads / std::max(g.tp, 1), 1));
+  };
+  const auto ring_of = [&](auto c) { return rings ? g.ring : c; };
+  problems.check(
+      "cp", g.cp, s,
+      fmt::format(
+          "it must divide {} positions{}{}", s,
+          g.zigzag ? fmt::format(", and the {} twice, because each place in a ring has two parts of a sequence",
+                                 rings ? "ranks of a ring" : "ranks")
+                   : "",
+          rings ? fmt::format(", and be a multiple of the {} ranks of a ring with at most a rank for a head", g.ring) : ""),
+      [&](auto c) { return divides(c, s) && in_rings(c) && (!g.zigzag || c == 1 || divides(2 * ring_of(c), s)); }, several);
+}
+
+// The degrees of a place, whose rings demand_place() checks.
+Degrees degrees_of(const ModelRank& place) {
+  const auto tensor = place.tensor();
+  const auto grids = tensor.grid.depth > 1 ? TensorMode::squares : TensorMode::square;
+  return {.tp = static_cast<int>(tensor.ranks),
+          .cp = static_cast<int>(place.mesh.context),
+          .ep = static_cast<int>(place.mesh.expert),
+          .tensor_mode = !tensor.is_grid()  ? TensorMode::line
+                         : tensor.grid.cube ? TensorMode::cube
+                                            : grids,
+          .tensor_depth = tensor.is_grid() && !tensor.grid.cube ? static_cast<int>(tensor.grid.depth) : 1};
 }
 
 }  // namespace
@@ -151,42 +192,12 @@ Mesh mesh_of(const Degrees& g, std::int64_t kv_heads) {
 std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, int ranks) {
   const auto features = features_of(g);
   Problems problems{refusals(features)};
-  const auto divides = [](std::int64_t d, std::int64_t n) { return n % d == 0; };
   const auto may_have = [&](Feature feature) { return !is_excluded(feature, features); };
-  const bool tensor = may_have(Feature::tensor_ranks);
-  const auto kv = model.kv_heads == 0 ? model.heads : model.kv_heads;
-
-  const std::int64_t s = model.seq_len;
-  const auto splits = [&](auto t) {
-    return divides(t, model.heads) && divides(t, model.ffn) && (divides(t, kv) || divides(kv, t)) &&
-           (!g.sequence_parallel || divides(t, s));
-  };
   if (g.tensor_mode != TensorMode::squares && g.tensor_depth != 1)
     problems.found.push_back(depth_without_grids(g.tensor_depth));
-  if (g.tensor_mode != TensorMode::line)
-    check_grid(problems, g, model, tensor);
-  else
-    problems.check(
-        "tp", g.tp, model.heads,
-        fmt::format("it must divide {} heads and {} ffn columns{}{}", model.heads, model.ffn,
-                    kv == model.heads ? "" : fmt::format(", and divide {} key-value heads or be a multiple of them", kv),
-                    g.sequence_parallel ? fmt::format(", and divide {} positions", s) : ""),
-        splits, tensor);
-  const bool rings = g.ring != 0;
-  const auto in_rings = [&](auto c) {
-    return !rings || (divides(g.ring, c) && c / g.ring <= std::max<std::int64_t>(model.heads / std::max(g.tp, 1), 1));
-  };
-  const auto ring_of = [&](auto c) { return rings ? g.ring : c; };
-  problems.check(
-      "cp", g.cp, s,
-      fmt::format(
-          "it must divide {} positions{}{}", s,
-          g.zigzag ? fmt::format(", and the {} twice, because each place in a ring has two parts of a sequence",
-                                 rings ? "ranks of a ring" : "ranks")
-                   : "",
-          rings ? fmt::format(", and be a multiple of the {} ranks of a ring with at most a rank for a head", g.ring) : ""),
-      [&](auto c) { return divides(c, s) && in_rings(c) && (!g.zigzag || c == 1 || divides(2 * ring_of(c), s)); },
-      may_have(Feature::context_ranks));
+  const auto check_tensor = g.tensor_mode == TensorMode::line ? check_line : check_grid;
+  check_tensor(problems, g, model, may_have(Feature::tensor_ranks));
+  check_context(problems, g, model, may_have(Feature::context_ranks));
   problems.check("pp", g.pp, model.layers, fmt::format("a stage needs a layer, and there are {}", model.layers),
                  [&](auto p) { return p <= model.layers; });
   problems.check(
@@ -222,6 +233,42 @@ std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, 
 
 void demand_degrees(const Degrees& degrees, const ModelShape& model, int ranks) {
   demand_none(problems(degrees, model, ranks));
+}
+
+void demand_place(const ModelRank& place, ModelShape model, const Features& with) {
+  const auto refuse = [](const std::string& why) { throw Error("model: " + why, ErrorKind::refused); };
+  demand_mesh(place.mesh);
+  if (place.rank >= place.mesh.size())
+    refuse(fmt::format("there is no rank {} in a mesh of {}", place.rank, to_string(place.mesh)));
+  const auto tensor = place.tensor();
+  const auto [depth, side, cube] = tensor.grid;
+  if (tensor.is_grid() && (tensor.ranks != depth * side * side || place.mesh.row != place.mesh.col || (cube && depth != side)))
+    refuse(fmt::format("{} tensor ranks are not a grid of {} × {} × {}", tensor.ranks, depth, side, side));
+  if (tensor.is_grid() && !tensor.sequence)
+    refuse("tensor ranks in a grid share the rows of activations: give sequence parallelism, too");
+  if (tensor.pieces < 1) refuse("tensor ranks exchange rows in at least one piece");
+  const auto ranks = place.mesh.context;
+  if (place.ring < 1 || ranks % place.ring != 0)
+    refuse(fmt::format("rings of {} of {} context ranks; {}", place.ring, ranks,
+                       nearest(place.ring, ranks, [&](auto r) { return divides(r, ranks); })));
+  const auto head_ranks = place.context().head_ranks();
+  if (const auto heads = model.heads / tensor.ways(); place.ring > 1 && head_ranks > heads)
+    refuse(fmt::format("{} ranks of a place in a ring are more than {} heads: the nearest are rings of {}", head_ranks, heads,
+                       ranks));
+  if (place.two_rings && place.ring != ranks)
+    refuse(fmt::format("two rings go round all {} context ranks, not {} of them: the nearest is a ring of {}", ranks,
+                       place.ring, ranks));
+  model.seq_len = 0;
+  auto degrees = degrees_of(place);
+  degrees.with = with;
+  degrees.with.add(features_of(place));
+  demand_degrees(degrees, model, degrees.tp * degrees.cp * degrees.ep);
+  const auto twins = tensor.is_grid() ? 1 : std::max<std::int64_t>(1, tensor.ranks / key_value_heads(model));
+  if (tensor.twins != twins)
+    refuse(
+        fmt::format("{} tensor ranks have {} key-value heads: their mesh needs part {} and twin {}, not part {} and twin {} "
+                    "(mesh_of() makes it)",
+                    tensor.ranks, model.kv_heads, tensor.ranks / twins, twins, place.mesh.part, tensor.twins));
 }
 
 }  // namespace terrace

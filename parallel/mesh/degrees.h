@@ -30,10 +30,12 @@ struct Degrees {
 };
 
 struct ModelShape {
-  std::int64_t layers = 1, heads = 1, ffn = 1, seq_len = 1;
+  std::int64_t layers = 1, heads = 1, ffn = 1;
+  std::int64_t seq_len = 1;   // 0: any length
   std::int64_t experts = 0;   // 0: none
   std::int64_t kv_heads = 0;  // 0: as many as heads
-  std::int64_t hidden = 1;    // used with tensor ranks in a grid
+  // Used with tensor ranks in a grid. attended: columns of the attention's result; 0: as many as hidden.
+  std::int64_t hidden = 1, attended = 0;
 };
 
 // The mesh of these degrees. `kv_heads`: tensor ranks in a line that are a multiple of these share heads, as twins; 0: they do
@@ -48,5 +50,8 @@ Features features_of(const Degrees& degrees);
 // Features that exclude each other, and degrees that do not divide what they split or whose product is not the number of ranks.
 std::vector<SettingRefusal> problems(const Degrees& degrees, const ModelShape& model, int ranks);
 void demand_degrees(const Degrees& degrees, const ModelShape& model, int ranks);
+// The same for the ranks among which a model is split, and that they are arranged as ModelRank says. Its sequences may have any
+// length. `with`: the other features.
+void demand_place(const ModelRank& place, ModelShape model, const Features& with);
 
 }  // namespace terrace

@@ -77,26 +77,6 @@ void check_experts(const Experts& e) {
   demand("router_z_loss", e.square_loss, e.square_loss >= 0, "at least 0");
 }
 
-// Ranks in a grid have whole heads of either kind, and blocks of equal sizes.
-void check_grid(const Transformer& config) {
-  const auto [ranks, rank, sequence, grid, twins, pieces] = config.tensor();
-  const std::int64_t side = grid.side;
-  if (ranks != grid.depth * grid.side * grid.side || config.place.mesh.row != config.place.mesh.col ||
-      (grid.cube && grid.depth != grid.side))
-    refuse("{} tensor ranks are not a grid of {} × {} × {}", ranks, grid.depth, side, side);
-  if (!sequence) refuse("tensor ranks in a grid share the rows of activations: give sequence parallelism, too");
-  const auto demand = [&](const char* name, std::int64_t value, std::int64_t ways) {
-    if (value % ways == 0) return;
-    refuse("a side of {} tensor ranks needs {} in {} parts, and {} are not: the nearest are {}", side, name, ways, value,
-           nearest_multiples(value, ways));
-  };
-  demand("kv_heads", config.kv_heads, side);
-  if (!grid.cube) return;
-  demand("hidden", config.hidden, side * side);
-  demand("heads × head_dim", config.attended(), side * side);
-  demand("ffn", config.ffn, side * side);
-}
-
 // Both norms of q and k have names, and both norms of results.
 void check_norms(const Transformer& config) {
   const auto& names = config.names;
@@ -160,29 +140,14 @@ void check_attention_tiles(const Transformer& config) {
         tiles, q, kv, config.hidden, nearest_divisor(common, tiles));
 }
 
+// What the table and tensors with several results need of tensor ranks; demand_place() checks the rest.
 void check_tensor_ranks(const Transformer& config) {
-  const std::int64_t ranks = config.tensor().ranks, ways = config.tensor().ways();
-  const auto demand_whole = [&](const char* name, std::int64_t value) {
-    if (value % ways == 0) return;
-    refuse("{}{} tensor ranks do not divide {} ({}): the nearest are {} tensor ranks, or {} {}",
-           config.tensor().is_grid() ? "on a side, " : "", ways, name, value, nearest_divisor(value, ways), name,
-           nearest_multiples(value, ways));
-  };
-  if (config.tensor().pieces < 1) refuse("tensor ranks exchange rows in at least one piece");
-  demand_whole("heads", config.heads);
-  demand_whole("ffn", config.ffn);
-  const std::int64_t kv = config.kv_heads;
-  if (config.tensor().is_grid())
-    check_grid(config);
-  else if (kv % ranks != 0 && ranks % kv != 0) {
-    refuse("{} tensor ranks cannot share {} key-value heads evenly: the nearest is {} tensor ranks", ranks, kv,
-           nearest_divisor(kv, ranks));
-  }
-  if (ways > kv && config.names.qkv.tensors.size() == 1)
+  const auto ranks = config.tensor().ranks;
+  if (config.tensor().ways() > config.kv_heads && config.names.qkv.tensors.size() == 1)
     refuse(
         "{} keeps q, k and v in one tensor, of which ranks that share key-value heads would have different "
         "parts: the most are {} tensor ranks",
-        config.name, kv);
+        config.name, config.kv_heads);
   if (config.vocab < ranks) refuse("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab);
 }
 
@@ -197,26 +162,6 @@ void check_tiles(const Transformer& config) {
            config.ffn / ranks, nearest_divisor(config.ffn / ranks, config.mlp_tiles));
   check_attention_tiles(config);
   if (config.mlp_row_tiles < 1) refuse("mlp_row_tiles must be at least 1");
-}
-
-void check_context_ranks(const Transformer& config) {
-  const auto context = config.context();
-  const auto ranks = context.ranks, ring = context.ring;
-  if (ring < 1 || ranks % ring != 0)
-    refuse("rings of {} of {} context ranks: the nearest are rings of {}", ring, ranks, nearest_divisor(ranks, ring));
-  if (ring > 1 && context.head_ranks() > config.heads_here())
-    refuse("{} ranks of a place in a ring are more than {} heads: the nearest are rings of {}", context.head_ranks(),
-           config.heads_here(), ranks);
-  if (context.two_rings && ring != ranks)
-    refuse("two rings go round all {} context ranks, not {} of them: the nearest is a ring of {}", ranks, ring, ranks);
-}
-
-void check_expert_ranks(std::int64_t ranks, std::int64_t experts) {
-  if (ranks > 1 && experts == 0)
-    refuse("{} expert ranks need a mixture of experts: give experts, or leave out the expert ranks", ranks);
-  if (experts % ranks != 0)
-    refuse("{} experts cannot be dealt out to {} ranks: the nearest are {} ranks", experts, ranks,
-           nearest_divisor(experts, ranks));
 }
 
 void check_sizes(const Transformer& config) {
@@ -302,10 +247,18 @@ Features features_of(const Transformer& config) {
   return all;
 }
 
+ModelShape shape_of(const Transformer& t) {
+  return {.layers = 2 * t.layers + 2,
+          .heads = t.heads,
+          .ffn = t.ffn,
+          .seq_len = t.seq_len,
+          .experts = t.experts.count,
+          .kv_heads = t.kv_heads,
+          .hidden = t.hidden,
+          .attended = t.attended()};
+}
+
 const Transformer& checked(const Transformer& config) {
-  demand_mesh(config.place.mesh);
-  if (config.place.rank >= config.place.mesh.size())
-    refuse("there is no rank {} in a mesh of {}", config.place.rank, to_string(config.place.mesh));
   check_sizes(config);
   check_adapters(config);
   if (config.skips == SkipShape::u && config.layers < 3)
@@ -318,13 +271,9 @@ const Transformer& checked(const Transformer& config) {
   check_rotation(config);
   check_scales(config);
   check_experts(config.experts);
+  demand_place(config.place, shape_of(config), features_of(config));
   check_tensor_ranks(config);
   check_tiles(config);
-  check_context_ranks(config);
-  check_expert_ranks(config.expert().ranks, config.experts.count);
-  auto features = features_of(config);
-  features.add(terrace::features_of(config.place));
-  demand_none(refusals(features));
   if (config.dtype == DType::i32) refuse("dtype must be fp32, bf16, fp16 or fp64, not i32");
   return config;
 }

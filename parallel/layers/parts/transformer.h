@@ -19,7 +19,7 @@
 #include <terrace/parallel/comm/call.h>
 #include <terrace/parallel/layers/parts/block_pattern.h>
 #include <terrace/parallel/layers/parts/names.h>
-#include <terrace/parallel/mesh/features.h>
+#include <terrace/parallel/mesh/degrees.h>
 #include <terrace/parallel/mesh/model_rank.h>
 
 namespace terrace::layers {
@@ -146,6 +146,8 @@ std::int64_t most_vocab_tiles(std::int64_t vocab, std::int64_t tensor_ranks);
 
 // The features of the model, without those of its place.
 Features features_of(const Transformer& transformer);
+// What degrees of parallelism must divide.
+ModelShape shape_of(const Transformer& transformer);
 // Returns the transformer itself if it is valid.
 const Transformer& checked(const Transformer& transformer);
 

@@ -315,8 +315,8 @@ TEST_F(ExpertRanks, RefusesWhatDoesNotGoWithThem) {
     return std::string("it was accepted");
   };
   const auto as_it_is = [](TensorRun&) {};
-  EXPECT_THAT(why(kTwentyFour, 5, as_it_is), HasSubstr("24 experts cannot be dealt out to 5 ranks: the nearest are 4 ranks"));
-  EXPECT_THAT(why({}, 2, as_it_is), HasSubstr("2 expert ranks need a mixture of experts"));
+  EXPECT_THAT(why(kTwentyFour, 5, as_it_is), HasSubstr("`ep` 5: it must divide 24 experts\n  nearest legal: 4 and 6"));
+  EXPECT_THAT(why({}, 2, as_it_is), HasSubstr("`ep` 2: the model has no experts"));
   EXPECT_THAT(why(kTwentyFour, 2, [](TensorRun& o) { o.experts = 3; }), HasSubstr("the model was made for 2"));
   EXPECT_THAT(why(kTwentyFour, 2, [](TensorRun& o) { o.data.canonical = true; }), HasSubstr("canonical-reduction"));
   EXPECT_THAT(why(kTwentyFour, 2, [](TensorRun& o) { o.data = {.ranks = 2, .local = true}; }), HasSubstr("local SGD"));

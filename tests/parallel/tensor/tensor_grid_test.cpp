@@ -432,7 +432,7 @@ TEST_F(TensorGridTest, WhatItCannotDoIsRefusedWithTheNearest) {
               HasSubstr("12 tensor ranks are not a grid of 3 × 2 × 2"));
   EXPECT_THAT(why([](TensorRun& o) { o.sequence = false; }), HasSubstr("sequence parallelism"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.kv_heads = 1; }),
-              HasSubstr("kv_heads in 2 parts, and 1 are not: the nearest are 2"));
+              HasSubstr("`tp` 4: in 2D it must be a square whose side divides 8 heads, 1 key-value heads"));
   EXPECT_THAT(why([](TensorRun& o) { o.batch = {3, 16}; }), HasSubstr("3 sequences of a micro-batch out to 2 rows of ranks"));
   EXPECT_EQ("", why([](TensorRun& o) { o.context = 2; }));
   EXPECT_THAT(why([](TensorRun& o) { o.config.layers = 4, o.config.skips = lm::SkipShape::u; }), HasSubstr("skips"));
@@ -440,7 +440,7 @@ TEST_F(TensorGridTest, WhatItCannotDoIsRefusedWithTheNearest) {
                 o.grid = k3d, o.tensor_ranks = 8, o.batch.batch = 4;
                 o.config.ffn = 74;
               }),
-              HasSubstr("ffn in 4 parts, and 74 are not: the nearest are 72 or 76"));
+              HasSubstr("and its square 48 columns and 74 ffn columns"));
 }
 
 }  // namespace

@@ -376,15 +376,16 @@ TEST_F(TensorTest, WhatItCannotDoIsRefused) {
     }
   };
   EXPECT_EQ("", why([](TensorRun&) {}));
-  EXPECT_THAT(why([](TensorRun& o) { o.tensor_ranks = 3; }), HasSubstr("do not divide heads (8): the nearest are"));
+  EXPECT_THAT(why([](TensorRun& o) { o.tensor_ranks = 3; }),
+              AllOf(HasSubstr("`tp` 3: it must divide 8 heads"), HasSubstr("nearest legal: 2 and 4")));
   for (const std::int64_t heads : {3, 7})
     EXPECT_THAT(why([&](TensorRun& o) {
                   o.tensor_ranks = 4;
                   o.config.heads = o.config.kv_heads = heads;
                   o.config.hidden = heads * 8;
                 }),
-                HasSubstr(fmt::format("do not divide heads ({})", heads)));
-  EXPECT_THAT(why([](TensorRun& o) { o.config.ffn = 75; }), HasSubstr("do not divide ffn (75)"));
+                HasSubstr(fmt::format("it must divide {} heads", heads)));
+  EXPECT_THAT(why([](TensorRun& o) { o.config.ffn = 75; }), HasSubstr("75 ffn columns"));
   EXPECT_THAT(why([](TensorRun& o) { o.sequence = true, o.batch = {1, 15}; }), HasSubstr("the 15 positions"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.dtype = DType::fp16; }), HasSubstr("fp16"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.layers = 4, o.config.skips = lm::SkipShape::u; }), HasSubstr("skip"));
