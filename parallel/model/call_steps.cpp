@@ -16,8 +16,9 @@ void CallSteps::reserve(std::uint32_t room, std::int64_t elements) {
   if (elements > shape.elements()) shape = {elements};
 }
 
-TensorView CallSteps::view(const LayerTensors& t, std::uint32_t room, Shape shape) {
-  const auto& all = t.work[room];
+TensorView CallSteps::view(const LayerTensors& t, PhaseTensor tensor, Shape shape) {
+  using Of = PhaseTensor::Of;
+  const auto& all = (tensor.of == Of::saved ? t.saved : tensor.of == Of::carried ? t.carried : t.work)[tensor.number];
   return all.empty() ? TensorView{} : TensorView{all.data, all.dtype, shape};
 }
 
@@ -43,17 +44,8 @@ void CallSteps::exchange_first(Half half, PhaseExchange exchange) {
 CallSteps::Step CallSteps::exchange_step(Half half, PhaseExchange exchange) {
   Phase phase{.half = half};
   const auto use = [&](const PhaseTensor& tensor, Access access, const std::vector<std::int64_t>& elements) {
-    switch (tensor.of) {
-      case PhaseTensor::Of::work:
-        if (!exchange.told) reserve(tensor.number, std::accumulate(elements.begin(), elements.end(), std::int64_t{0}));
-        break;
-      case PhaseTensor::Of::saved: phase.saved = access; break;
-      case PhaseTensor::Of::carried: phase.carried = access; break;
-      case PhaseTensor::Of::x: phase.x = true; break;
-      case PhaseTensor::Of::y: phase.y = access; break;
-      case PhaseTensor::Of::dx: phase.dx = access; break;
-      case PhaseTensor::Of::dy: phase.dy = true; break;
-    }
+    if (tensor.of != PhaseTensor::Of::work) return phase.use(tensor, access);
+    if (!exchange.told) reserve(tensor.number, std::accumulate(elements.begin(), elements.end(), std::int64_t{0}));
   };
   const auto of = exchange.to.of;
   const bool in_place = of == exchange.from.of, part = of == PhaseTensor::Of::saved || of == PhaseTensor::Of::carried;

@@ -31,8 +31,8 @@ class CallSteps {
   std::uint32_t room(TensorSpec tensor);
   std::uint32_t room(std::string name, DType dtype) { return room({std::move(name), dtype, {0}}); }
   void reserve(std::uint32_t room, std::int64_t elements);
-  // The first elements of a room, with a shape.
-  static TensorView view(const LayerTensors& t, std::uint32_t room, Shape shape);
+  // The first elements of a room, or of a saved or carried tensor, with a shape.
+  static TensorView view(const LayerTensors& t, PhaseTensor tensor, Shape shape);
 
   // A call that is not divided has one phase, which uses everything that the call may use.
   void compute(Run run, std::uint64_t scratch_bytes = 0);

@@ -77,6 +77,15 @@ inline PhaseExchange all_reduce(const mesh::Members& members, PhaseTensor from, 
   return {members, from, to, {elements}, {elements}, comm::Operation::all_reduce};
 }
 
+inline PhaseExchange broadcast(const mesh::Members& members, PhaseTensor from, PhaseTensor to, std::int64_t elements,
+                               std::uint32_t root) {
+  return {members, from, to, {elements}, {elements}, comm::Operation::broadcast, root};
+}
+inline PhaseExchange reduce(const mesh::Members& members, PhaseTensor from, PhaseTensor to, std::int64_t elements,
+                            std::uint32_t root) {
+  return {members, from, to, {elements}, {elements}, comm::Operation::reduce, root};
+}
+
 // A tensor of the call's work(), and how a phase uses it. The tensors of an exchange need no entry: CallSteps::exchange() sets
 // what its phase uses.
 struct PhaseWork {
@@ -103,6 +112,19 @@ struct Phase {
   // is 0, the phase does nothing: a run leaves it out and fetches nothing for it, while a plan always includes it. Only in
   // generation, because a training step must make the moves of its plan.
   std::optional<std::uint32_t> unless_zero = {};
+
+  // Adds a tensor to those that the phase uses; all saved tensors have one access, and so have all carried ones.
+  void use(const PhaseTensor& tensor, Access access) {
+    switch (tensor.of) {
+      case PhaseTensor::Of::work: work.push_back({tensor.number, access}); break;
+      case PhaseTensor::Of::saved: saved = access; break;
+      case PhaseTensor::Of::carried: carried = access; break;
+      case PhaseTensor::Of::x: x = true; break;
+      case PhaseTensor::Of::y: y = access; break;
+      case PhaseTensor::Of::dx: dx = access; break;
+      case PhaseTensor::Of::dy: dy = true; break;
+    }
+  }
 };
 
 }  // namespace terrace

@@ -25,23 +25,23 @@ std::vector<std::uint32_t> with(std::vector<std::uint32_t> some, const std::vect
 
 // What the phases of one call on a grid share.
 struct ResidualBranch::GridCall {
-  GridCall(const ResidualBranch& branch, CallSteps& call, BatchShape batch)
-      : steps(call),
-        shape(batch),
-        dtype(branch.config_.dtype),
-        cube(branch.config_.tensor().grid.cube),
-        side(branch.config_.tensor().grid.side),
-        rows(branch.middle_shape(batch).tokens()),
-        columns(branch.config_.hidden / side),
-        own_rows(branch.rows_of(batch)),
-        sent(steps.room("columns for each rank", dtype)),
-        came(steps.room("columns by rank", dtype)),
-        middles(steps.room("input of a product", dtype)),
-        tile{steps.room("rows of the norm's result", dtype), steps.room("rows of " + branch.in_result_, dtype),
-             steps.room("gradient of rows of " + branch.in_result_, dtype), steps.room("rows of the result", dtype)},
-        rooms(steps, dtype, cube),
-        in(steps, rooms, branch.in_, branch.config_.tensor(), true, rows),
-        out(steps, rooms, branch.out_, branch.config_.tensor(), false, rows) {}
+  const ResidualBranch& branch;
+  CallSteps& steps;
+  const BatchShape shape;
+  const TensorParallel tensor = branch.config_.tensor();
+  const DType dtype = branch.config_.dtype;
+  const bool cube = tensor.grid.cube;
+  const std::int64_t side = tensor.grid.side, rows = branch.middle_shape(shape).tokens(),
+                     columns = branch.config_.hidden / side, own_rows = branch.rows_of(shape);
+  const std::uint32_t sent = steps.room("columns for each rank", dtype), came = steps.room("columns by rank", dtype),
+                      middles = steps.room("input of a product", dtype);
+  const struct Tile {
+    std::uint32_t x, in_result, din, result;  // result: or its gradient
+  } tile{steps.room("rows of the norm's result", dtype), steps.room("rows of " + branch.in_result_, dtype),
+         steps.room("gradient of rows of " + branch.in_result_, dtype), steps.room("rows of the result", dtype)};
+  const GridRooms rooms{steps, dtype, cube};
+  GridProduct in{rooms, branch.in_, tensor, true, rows}, out{rooms, branch.out_, tensor, false, rows};
+  PhaseTensor dout = {}, din = {};
 
   // Sends the same number of elements to each rank of a row, and receives as many: from `sent` into `came`.
   void exchange_columns(Half half) const {
@@ -49,26 +49,13 @@ struct ResidualBranch::GridCall {
     steps.exchange(half, {GridProduct::members(Axis::col), sent, came, each, each});
   }
   // Where a product reads or writes a tensor: in 3D a working tensor, because it is exchanged; else `lies`, its own place.
-  [[nodiscard]] GridTensor travels(const std::string& name, GridTensor lies) const {
-    return cube ? GridTensor{GridTensor::In::work, steps.room(name, dtype)} : lies;
+  [[nodiscard]] PhaseTensor travels(const std::string& name, PhaseTensor lies) const {
+    return cube ? PhaseTensor(steps.room(name, dtype)) : lies;
   }
-  [[nodiscard]] static std::vector<std::uint32_t> travelling(const GridTensor& tensor) {  // its working tensor, if it has one
-    return tensor.in == GridTensor::In::work ? std::vector{tensor.number} : std::vector<std::uint32_t>{};
+  [[nodiscard]] static std::vector<std::uint32_t> travelling(const PhaseTensor& tensor) {  // its working tensor, if it has one
+    return tensor.of == PhaseTensor::Of::work ? std::vector{tensor.number} : std::vector<std::uint32_t>{};
   }
   [[nodiscard]] Shape block() const { return {rows, columns}; }  // of x in a product
-
-  CallSteps& steps;
-  const BatchShape shape;
-  const DType dtype;
-  const bool cube;
-  const std::int64_t side, rows, columns, own_rows;
-  const std::uint32_t sent, came, middles;
-  const struct Tile {
-    std::uint32_t x, in_result, din, result;  // result: or its gradient
-  } tile;                                     // working tensors of a tile of rows
-  const GridRooms rooms;
-  GridProduct in, out;
-  GridTensor dout, din;
 };
 
 // Converts between this rank's rows and blocks of their columns, one for each rank of the axis `col`.
@@ -100,7 +87,7 @@ void ResidualBranch::stage_middle(LayerContext& whole, const LayerTensors& t, Te
 }
 
 void ResidualBranch::forward_on_grid(CallSteps& steps, BatchShape shape) const {
-  GridCall call(*this, steps, shape);
+  GridCall call{*this, steps, shape};
   const auto sent = call.sent, came = call.came;
   const TensorSpec own{"", config_.dtype, {call.own_rows, config_.hidden}};
   steps.compute({.weights = params_of(norm_),
@@ -136,7 +123,7 @@ void ResidualBranch::grid_products(GridCall& call) const {
     call.steps.compute(
         {.saved = Access::read, .work = CallSteps::uses({}, {middles})},
         [=, this](LayerContext& ctx, const LayerTensors& t) { stage_middle(ctx, t, CallSteps::view(t, middles, of_middle)); });
-  call.out.forward(middles, {GridTensor::In::work, call.sent});
+  call.out.forward(middles, call.sent);
 }
 
 // The first product, and what is computed from its result: up to the middle, if it needs no further phase.
@@ -144,8 +131,8 @@ void ResidualBranch::grid_in(GridCall& call) const {
   auto& steps = call.steps;
   const Shape whole{call.rows, in_.outputs()}, of_middle{call.rows, middle_width()};
   const bool saves = saves_in_result(), ends = !norms_across();
-  auto result = call.travels(in_result_, {GridTensor::In::saved, kInResult});
-  if (!saves) result = {GridTensor::In::work, call.cube ? result.number : steps.room(in_result_, config_.dtype)};
+  auto result = call.travels(in_result_, {kInResult, PhaseTensor::Of::saved});
+  if (!saves && !call.cube) result = steps.room(in_result_, config_.dtype);
   call.in.forward(call.came, result);
   const auto sums = add_norm_sums(steps, call.shape);
   Phase end{.weights = ends ? params_of(query_key_norm_) : std::vector<PhaseParam>{},
@@ -158,7 +145,7 @@ void ResidualBranch::grid_in(GridCall& call) const {
   for (const auto room : GridCall::travelling(result)) end.work.push_back({room, saves ? Access::read : Access::update});
   steps.compute(std::move(end), [=, this, cube = call.cube, to = call.middles](LayerContext& ctx, const LayerTensors& t) {
     auto here = middle_context(ctx);
-    const auto product = result.view(t, whole), of_in = saves ? t.saved[kInResult] : product;
+    const auto product = CallSteps::view(t, result, whole), of_in = saves ? t.saved[kInResult] : product;
     if (saves && cube) ctx.math.convert(ctx.stream, of_in, product);
     if (!ends) return take_in_result(ctx, t, of_in, sums);
     query_key_norm_.forward(here, t.weights, of_in, saved_of_norms(t).query_key, ScratchArena(ctx.scratch), {});
@@ -171,9 +158,9 @@ void ResidualBranch::grid_in(GridCall& call) const {
 }
 
 void ResidualBranch::backward_on_grid(CallSteps& steps, BatchShape shape) const {
-  GridCall call(*this, steps, shape);
-  call.dout = call.travels("gradient of the result", {GridTensor::In::carried, kDout});
-  call.din = call.travels("gradient of " + in_result_, {GridTensor::In::carried, kDin});
+  GridCall call{*this, steps, shape};
+  call.dout = call.travels("gradient of the result", {kDout, PhaseTensor::Of::carried});
+  call.din = call.travels("gradient of " + in_result_, {kDin, PhaseTensor::Of::carried});
   grid_dout(call);
   if (in_inner_tiles())
     each_row_tile(call.rows, [&](comm::Block rows) { grid_row_tile(call, rows, false); });
@@ -225,7 +212,7 @@ void ResidualBranch::grid_input(GridCall& call) const {
   auto& steps = call.steps;
   const auto sent = call.sent, came = call.came, middles = call.middles;
   const auto din = call.din;
-  call.out.input_grad(call.cube ? GridTensor{GridTensor::In::work, came} : call.dout, middles);
+  call.out.input_grad(call.cube ? PhaseTensor(came) : call.dout, middles);
   const Shape of_middle{call.rows, middle_width()}, of_in{call.rows, in_.outputs()};
   steps.reserve(middles, std::max(of_middle.elements(), call.block().elements()));
   steps.compute({.half = half,
@@ -251,7 +238,7 @@ void ResidualBranch::grid_input(GridCall& call) const {
                .scratch_bytes = query_key_norm_.scratch_bytes(call.rows)};
     steps.compute(std::move(last), [=, this, cube = call.cube](LayerContext& ctx, const LayerTensors& t) {
       norm_in_result_grad(ctx, t, sums);
-      if (cube) ctx.math.convert(ctx.stream, din.view(t, of_in), t.carried[kDin]);
+      if (cube) ctx.math.convert(ctx.stream, CallSteps::view(t, din, of_in), t.carried[kDin]);
     });
   }
   call.in.input_grad(din, sent);
@@ -264,8 +251,9 @@ void ResidualBranch::grid_weights(GridCall& call) const {
   const auto dout = call.dout, din = call.din;
   const Shape of_middle{call.rows, middle_width()}, block = call.block();
   // Copies a tensor that will be exchanged into a working tensor.
-  const auto copy = [cube = call.cube](LayerContext& ctx, const GridTensor& to, const LayerTensors& t, const TensorView& from) {
-    if (cube) ctx.math.convert(ctx.stream, to.view(t, from.shape), from);
+  const auto copy = [cube = call.cube](LayerContext& ctx, const PhaseTensor& to, const LayerTensors& t,
+                                       const TensorView& from) {
+    if (cube) ctx.math.convert(ctx.stream, CallSteps::view(t, to, from.shape), from);
   };
   if (call.cube) steps.reserve(dout.number, block.elements());
   steps.compute({.half = half,
@@ -311,8 +299,8 @@ void ResidualBranch::grid_row_tile(GridCall& call, comm::Block rows, bool forwar
   const auto [x, in_result, din, result] = call.tile;
   const auto middles = call.middles, sent = call.sent, from = forward ? result : middles;
   const Shape block{rows.count, call.columns}, of_in{rows.count, in_.outputs()}, of_middle{rows.count, middle_width()};
-  GridProduct in(steps, call.rooms, in_, config_.tensor(), true, rows.count),
-      out(steps, call.rooms, out_, config_.tensor(), false, rows.count);
+  GridProduct in(call.rooms, in_, config_.tensor(), true, rows.count),
+      out(call.rooms, out_, config_.tensor(), false, rows.count);
   for (const auto& [room, shape] : {std::pair{result, block}, {middles, of_middle}, {din, of_in}})
     steps.reserve(room, shape.elements());
   Phase take{.saved = Access::read, .work = CallSteps::uses({}, {x})};
@@ -324,25 +312,25 @@ void ResidualBranch::grid_row_tile(GridCall& call, comm::Block rows, bool forwar
     copy(x, t.saved[saved_normed(t)]);
     if (!forward) copy(result, t.carried[dout()]);
   });
-  in.forward(x, {GridTensor::In::work, in_result});
+  in.forward(x, in_result);
   steps.compute({.half = forward ? Half::both : Half::weight, .work = CallSteps::uses({in_result}, {middles})},
                 [=, this, in_result = in_result](LayerContext& ctx, const LayerTensors& t) {
                   make_middle(ctx, t, CallSteps::view(t, middles, of_middle), CallSteps::view(t, in_result, of_in));
                 });
   if (forward) {
-    out.forward(middles, {GridTensor::In::work, result});
+    out.forward(middles, result);
   } else {
-    out.weight_grad(middles, {GridTensor::In::work, result}, rows.begin == 0);
+    out.weight_grad(middles, result, rows.begin == 0);
     grid_tile_gradient(call, out, out_, {result, block}, rows);
-    out.input_grad({GridTensor::In::work, result}, middles, Half::both);
+    out.input_grad(result, middles, Half::both);
     steps.compute({.work = CallSteps::uses({middles, in_result}, {din})},
                   [=, this, in_result = in_result, din = din](LayerContext& ctx, const LayerTensors& t) {
                     inner_grad(ctx, CallSteps::view(t, din, of_in), CallSteps::view(t, middles, of_middle),
                                CallSteps::view(t, in_result, of_in));
                   });
-    in.weight_grad(x, {GridTensor::In::work, din}, rows.begin == 0);
+    in.weight_grad(x, din, rows.begin == 0);
     grid_tile_gradient(call, in, in_, {din, of_in}, rows);
-    in.input_grad({GridTensor::In::work, din}, middles);
+    in.input_grad(din, middles);
   }
   Phase put{.half = forward ? Half::both : Half::input, .work = CallSteps::uses({from}, {})};
   put.work.push_back({sent, rows.begin == 0 ? Access::overwrite : Access::update});

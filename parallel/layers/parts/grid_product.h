@@ -34,45 +34,36 @@
 
 namespace terrace::layers {
 
-// A tensor of a call that a phase reads or writes.
-struct GridTensor {
-  enum class In : std::uint8_t { work, saved, carried } in = In::work;
-  std::uint32_t number = 0;
-
-  [[nodiscard]] TensorView view(const LayerTensors& t, Shape shape) const {
-    return part((in == In::work ? t.work : in == In::saved ? t.saved : t.carried)[number], 0, shape);
-  }
-  // Adds this tensor to those that the phase uses. Saved tensors have one access for all of them, `of_all`, and so have carried
-  // ones.
-  void use(Phase& phase, Access access, Access of_all) const {
-    if (in == In::work) phase.work.push_back({number, access});
-    if (in == In::saved) phase.saved = of_all;
-    if (in == In::carried) phase.carried = of_all;
-  }
-};
-
 // Working tensors that the products of a call share.
 struct GridRooms {
-  GridRooms(CallSteps& steps, DType dtype, bool cube);
-  std::uint32_t own;                                   // this rank's block of W
-  std::uint32_t x, w;                                  // received from other ranks
-  std::uint32_t block;                                 // a block of W that was joined from pieces
-  std::uint32_t part;                                  // this rank's part of a sum
-  std::uint32_t bias;                                  // this rank's block of the bias
-  std::uint32_t narrow, u, du;                         // of adapters: this rank's part of a sum, and the sums
-  std::uint32_t sum, pieces, gradient, bias_gradient;  // for the gradient of W, in a wider dtype than activations
+  CallSteps& steps;
+  DType dtype;
+  bool cube;
+  std::uint32_t own = steps.room("own block of weights", dtype);
+  std::uint32_t x = steps.room("rows of another rank", dtype);
+  std::uint32_t w = steps.room("weights of another rank", dtype);
+  std::uint32_t block = steps.room("block of weights", dtype);  // joined from pieces
+  std::uint32_t part = cube ? steps.room("part of a sum", dtype) : x;
+  std::uint32_t bias = steps.room("bias", dtype);
+  std::uint32_t narrow = steps.room("part of an adapter's narrow result", dtype);
+  std::uint32_t u = steps.room("narrow result", dtype);
+  std::uint32_t du = steps.room("gradient of a narrow result", dtype);
+  // For the gradient of W, in a wider dtype than activations.
+  std::uint32_t sum = steps.room("part of a gradient", accumulator_of(dtype));
+  std::uint32_t pieces = steps.room("a gradient in pieces", accumulator_of(dtype));
+  std::uint32_t gradient = steps.room("own block of a gradient", accumulator_of(dtype));
+  std::uint32_t bias_gradient = steps.room("gradient of the bias", accumulator_of(dtype));
 };
 
 class GridProduct {
  public:
-  GridProduct(CallSteps& steps, const GridRooms& rooms, const Product& product, const TensorParallel& tensor, bool first,
-              std::int64_t rows);
+  GridProduct(const GridRooms& rooms, const Product& product, const TensorParallel& tensor, bool first, std::int64_t rows);
 
-  void forward(std::uint32_t x, GridTensor y);
-  void input_grad(GridTensor dy, std::uint32_t dx, Half half = Half::input);
+  void forward(std::uint32_t x, PhaseTensor y);
+  void input_grad(PhaseTensor dy, std::uint32_t dx, Half half = Half::input);
   // Leaves this rank's block of the gradient in gradient(); add_gradient(), in a phase that has the gradients, adds it. With
   // adapters, it writes their gradients instead, or adds them if these are not the first rows of a call.
-  void weight_grad(std::uint32_t x, GridTensor dy, bool first_rows = true);
+  void weight_grad(std::uint32_t x, PhaseTensor dy, bool first_rows = true);
   void add_gradient(LayerContext& ctx, const LayerTensors& t, TensorView dy) const;
   // The working tensors that add_gradient() reads, and writes.
   [[nodiscard]] std::vector<std::uint32_t> gradient() const;
@@ -85,22 +76,17 @@ class GridProduct {
   [[nodiscard]] std::vector<std::uint32_t> with_bias(std::vector<std::uint32_t> rooms) const;
   [[nodiscard]] std::vector<std::uint32_t> with_block(std::vector<std::uint32_t> rooms) const;
   void stage(Half half);  // copies this rank's block of W into rooms.own
-  void send(Half half, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to, std::int64_t elements);
-  void reduce(Half half, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to, std::int64_t elements);
-  void in_cube(Half half, LowRank::Of of, std::uint32_t from, GridTensor to);
-  void gather(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each);
-  void scatter(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each);
+  void in_cube(Half half, LowRank::Of of, std::uint32_t from, PhaseTensor to);
   [[nodiscard]] Shape matrix() const;  // of a block of W
   [[nodiscard]] std::int64_t elements() const { return inputs_ * outputs_; }
-  // Joins what was gathered over depth: W as one matrix.
-  [[nodiscard]] TensorView together(LayerContext& ctx, const LayerTensors& t) const;
-  void cut_up(LayerContext& ctx, const LayerTensors& t, const TensorView& block) const;  // the reverse of together()
+  // Joins what was gathered over depth, W as one matrix; or cuts it up.
+  void move_pieces(LayerContext& ctx, const TensorView& block, const TensorView& pieces, bool join) const;
   [[nodiscard]] TensorView bias(const LayerTensors& t, bool here) const;
   [[nodiscard]] double flops() const;  // of a whole product on this rank
   // Adapters. `from`: x or dy, in 3D as gathered.
-  void narrow(Half half, LowRank::Of of, GridTensor from, std::uint32_t to);
-  void adapt(Half half, LowRank::Of of, GridTensor from, GridTensor to);
-  void adapter_gradients(std::uint32_t x, GridTensor dy, bool first_rows);
+  void narrow(Half half, LowRank::Of of, PhaseTensor from, std::uint32_t to);
+  void adapt(Half half, LowRank::Of of, PhaseTensor from, PhaseTensor to);
+  void adapter_gradients(std::uint32_t x, PhaseTensor dy, bool first_rows);
 
   CallSteps& steps_;  // used while the call is described
   const GridRooms rooms_;
