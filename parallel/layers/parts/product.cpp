@@ -1,6 +1,5 @@
 #include <terrace/parallel/layers/parts/product.h>
 
-#include <numeric>
 #include <utility>
 
 namespace terrace::layers {
@@ -23,17 +22,11 @@ Product::Product(std::vector<ParamSpec>& params, Spec spec, const Transformer& c
       adds_bias_(spec_.split.of == Projection::Split::Of::outputs || config.tensor().leads()) {
   const auto& [prefix, parts, outputs, inputs, split, init_std, tiles] = spec_;
   if (!tiles.apart || !parts.bias) return;
-  for (std::size_t i = 0; i < parts.tensors.size(); ++i) {
-    const auto widths = parts.tensors.size() == 1 ? outputs : std::vector{outputs[i]};  // one tensor has all results
-    model::TensorSplit of_bias;
-    if (split.of == Projection::Split::Of::outputs && split.ways[i] > 1)
-      of_bias = {.dim = 0, .parts = widths, .ways = split.ways[i]};
+  std::vector<ParamSpec> all;  // the matrices, then the biases
+  const Projection whole(all, prefix, parts, outputs, inputs, split, init_std, config);
+  for (auto p = parts.tensors.size(); p < all.size(); ++p) {
     biases_.push_back(static_cast<std::uint32_t>(params.size()));
-    params.push_back({.name = bias_name(prefix + parts.tensors[i]),
-                      .shape = model::part_shape({std::accumulate(widths.begin(), widths.end(), std::int64_t{0})}, of_bias),
-                      .init = {},
-                      .decay = false,
-                      .split = of_bias});
+    params.push_back(std::move(all[p]));
   }
 }
 
@@ -150,29 +143,25 @@ void Product::forward(LayerContext& ctx, const Ready& ready, TensorView y, Tenso
   if (adapts(ready.tile)) adapters_.add(ctx, ready.params, ready.adapters.forward, LowRank::Of::x, y, x, ready.tile);
 }
 
+TensorView Product::own_columns(LayerContext& ctx, const Ready& ready, const TensorView& dy) const {
+  if (!in_columns()) return dy;
+  const auto columns = row_slice(ready.columns, 0, dy.shape[0]);
+  each_run(ready.tile, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+    ctx.math.columns(ctx.stream, columns, to, dy, from, count);
+  });
+  return columns;
+}
+
 void Product::input_grad(LayerContext& ctx, const Ready& ready, TensorView dx, TensorView dy) const {
   const auto how = of_inputs() || ready.tile == 0 ? Accumulate::no : Accumulate::yes;
-  auto of_tile = dy;
-  if (in_columns()) {
-    of_tile = row_slice(ready.columns, 0, dy.shape[0]);
-    each_run(ready.tile, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-      ctx.math.columns(ctx.stream, of_tile, to, dy, from, count);
-    });
-  }
-  tile_.input_grad(ctx, ready.weights, dx, of_tile, how);
+  tile_.input_grad(ctx, ready.weights, dx, own_columns(ctx, ready, dy), how);
   if (adapts(ready.tile)) adapters_.add(ctx, ready.params, ready.adapters.forward, LowRank::Of::dy, dx, dy, ready.tile);
 }
 
 void Product::weight_grad(LayerContext& ctx, Tensors weights, Tensors gradients, std::uint32_t tile, TensorView dy,
                           TensorView x, Accumulate accumulate, ScratchArena arena) const {
   const auto room = place(tile, x.shape[0], arena, true);
-  auto of_tile = dy;
-  if (in_columns()) {
-    of_tile = room.columns;
-    each_run(tile, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-      ctx.math.columns(ctx.stream, of_tile, to, dy, from, count);
-    });
-  }
+  const auto of_tile = own_columns(ctx, room, dy);
   tile_.weight_grad(ctx, gradients, room.weights, of_tile, x, accumulate);
   if (!of_inputs()) tile_bias_grad(ctx, gradients, tile, room.bias, of_tile, accumulate);
   if (adapts(tile)) adapters_.weight_grad(ctx, weights, gradients, room.adapters, dy, x, accumulate, tile);

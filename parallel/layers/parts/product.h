@@ -103,6 +103,8 @@ class Product {
   // Calls use(the tile's part of a bias, its first column in the tile) for each tensor.
   template <class Use>
   void each_bias(Tensors tensors, std::uint32_t tile, Use&& use) const;
+  // The tile's columns of dy, copied if dy has those of all tiles.
+  [[nodiscard]] TensorView own_columns(LayerContext& ctx, const Ready& ready, const TensorView& dy) const;
   [[nodiscard]] TensorView bias_of(LayerContext& ctx, const Ready& ready) const;
   void tile_bias_grad(LayerContext& ctx, Tensors gradients, std::uint32_t tile, TensorView place, TensorView dy,
                       Accumulate accumulate) const;
