@@ -44,10 +44,11 @@ class Moe final : public TransformerLayer {
   enum Saved : std::size_t { kStatistics, kLogits, kLogSums, kGates, kChosen, kRows, kInputs, kUp, kResults, kOfNorm };
   enum Carried : std::size_t { kDresults, kDup, kDlogits, kDnormed, kDresult };
 
-  // What phases have in scratch.
-  [[nodiscard]] TensorSpec normed(std::int64_t tokens) const {
-    return {"norm's result", config_.dtype, {tokens, config_.hidden}};
+  // What phases have in working tensors and in scratch.
+  [[nodiscard]] TensorSpec whole_rows(std::string name, std::int64_t rows) const {
+    return {std::move(name), config_.dtype, {rows, config_.hidden}};
   }
+  [[nodiscard]] TensorSpec normed(std::int64_t tokens) const { return whole_rows("norm's result", tokens); }
   [[nodiscard]] TensorSpec dgates(std::int64_t tokens) const {
     return {"gradient of gates", accumulator_of(config_.dtype), {tokens, routing(tokens).slots()}};
   }
@@ -105,8 +106,6 @@ class Moe final : public TransformerLayer {
 
   // What ranks exchange (moe_ranks.cpp).
   [[nodiscard]] ForwardRooms forward_rooms(CallSteps& steps, std::int64_t tokens) const;
-  [[nodiscard]] std::uint32_t room_of_rows(CallSteps& steps, std::string name, std::int64_t rows) const;
-  [[nodiscard]] TensorView rows_in(const LayerTensors& t, std::uint32_t room) const;
   void count(LayerContext& ctx, const LayerTensors& t, const ForwardRooms& rooms) const;
   void learn(LayerContext& ctx, const LayerTensors& t, const ForwardRooms& rooms) const;
   void exchange_counts(CallSteps& steps, const ForwardRooms& rooms) const;

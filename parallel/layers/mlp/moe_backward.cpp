@@ -11,11 +11,11 @@ namespace terrace::layers {
 // Without expert ranks, the experts write the gradients of their inputs where the router reads them.
 void Moe::describe_input_half(CallSteps& steps, std::int64_t tokens) const {
   const auto at = rows(tokens);
-  const auto computed = room_of_rows(steps, "gradient of experts' inputs", at.most_computed());
+  const auto computed = steps.room(whole_rows("gradient of experts' inputs", at.most_computed()));
   auto sent = computed, own = computed;
   if (are_dealt()) {
-    sent = room_of_rows(steps, "own rows of experts", at.most_own());
-    own = room_of_rows(steps, "own rows of experts", at.most_own());
+    sent = steps.room(whole_rows("own rows of experts", at.most_own()));
+    own = steps.room(whole_rows("own rows of experts", at.most_own()));
   }
   steps.compute({.half = Half::input,
                  .weights = params_of(result_norm_),
@@ -25,7 +25,7 @@ void Moe::describe_input_half(CallSteps& steps, std::int64_t tokens) const {
                  .work = CallSteps::uses({}, are_dealt() ? std::vector{sent} : std::vector<std::uint32_t>{}),
                  .scratch_bytes = scratch_of({dgates(tokens)})},
                 [=, this](LayerContext& ctx, const LayerTensors& t) {
-                  begin_input_half(ctx, t, are_dealt() ? rows_in(t, sent) : t.carried[kDresults]);
+                  begin_input_half(ctx, t, are_dealt() ? t.work[sent] : t.carried[kDresults]);
                 });
   if (are_dealt()) move_rows(steps, Half::input, tokens, sent, {kDresults, PhaseTensor::Of::carried}, at.there());
   for (std::uint32_t e = 0; e < chosen_here(); ++e) add_expert_input(steps, tokens, e, computed);
@@ -67,7 +67,7 @@ void Moe::add_expert_input(CallSteps& steps, std::int64_t tokens, std::uint32_t 
   phase.work = {{dinputs, expert == 0 ? Access::overwrite : Access::update}};
   steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
     for (const auto& [first, count, output] : blocks(ctx, expert))
-      experts_[expert].input_grad(ctx, t.weights, row_slice(rows_in(t, dinputs), output, count),
+      experts_[expert].input_grad(ctx, t.weights, row_slice(t.work[dinputs], output, count),
                                   row_slice(t.carried[kDup], first, count), row_slice(t.carried[kDresults], first, count),
                                   row_slice(t.saved[kUp], first, count), ScratchArena(ctx.scratch));
   });
@@ -85,7 +85,7 @@ void Moe::add_input_result(CallSteps& steps, std::int64_t tokens, std::uint32_t 
                  .flops = router_flops(tokens)},
                 [=, this](LayerContext& ctx, const LayerTensors& t) {
                   const TensorView dnormed = t.carried[kDnormed];
-                  ctx.math.combine(ctx.stream, dnormed, rows_in(t, dinputs), t.saved[kRows]);
+                  ctx.math.combine(ctx.stream, dnormed, t.work[dinputs], t.saved[kRows]);
                   router_.input_grad(ctx, router_.prepare(ctx, t.weights, {}), dnormed, t.carried[kDlogits], Accumulate::yes);
                   const Accumulate how = begin_residual(ctx, t.dx, t.dy);
                   norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);

@@ -15,7 +15,7 @@ void Moe::describe_forward(CallSteps& steps, std::int64_t tokens) const {
   if (merges()) router.work.push_back({rooms.counted, Access::overwrite});
   if (are_dealt()) router.work.insert(router.work.end(), {{rooms.rows, Access::overwrite}, {rooms.sent, Access::overwrite}});
   steps.compute(std::move(router), [=, this](LayerContext& ctx, const LayerTensors& t) {
-    route(ctx, t, routing(tokens), ctx.targets, are_dealt() ? rows_in(t, rooms.sent) : t.saved[kInputs]);
+    route(ctx, t, routing(tokens), ctx.targets, are_dealt() ? t.work[rooms.sent] : t.saved[kInputs]);
     count(ctx, t, rooms);
   });
   exchange_counts(steps, rooms);
@@ -72,7 +72,7 @@ void Moe::add_expert(CallSteps& steps, std::int64_t tokens, std::uint32_t expert
   if (learns && merges()) phase.work = {{rooms.counted_by_rank, Access::read}};
   steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
     if (learns) learn(ctx, t, rooms);
-    run_expert(ctx, t, expert, is_dealt(expert) ? rows_in(t, rooms.results) : t.saved[kResults]);
+    run_expert(ctx, t, expert, is_dealt(expert) ? t.work[rooms.results] : t.saved[kResults]);
   });
 }
 

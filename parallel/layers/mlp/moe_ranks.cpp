@@ -1,20 +1,8 @@
 // What the ranks of a mixture of experts exchange. Context ranks merge what their routers counted. Expert ranks tell each other
 // how many rows they have for each expert, then move the rows.
-#include <utility>
-
 #include <terrace/parallel/layers/mlp/moe.h>
 
 namespace terrace::layers {
-
-std::uint32_t Moe::room_of_rows(CallSteps& steps, std::string name, std::int64_t rows) const {
-  const auto room = steps.room(std::move(name), config_.dtype);
-  steps.reserve(room, rows * config_.hidden);
-  return room;
-}
-
-TensorView Moe::rows_in(const LayerTensors& t, std::uint32_t room) const {
-  return CallSteps::view(t, room, {t.work[room].elements() / config_.hidden, config_.hidden});
-}
 
 Moe::ForwardRooms Moe::forward_rooms(CallSteps& steps, std::int64_t tokens) const {
   const auto at = rows(tokens);
@@ -26,8 +14,8 @@ Moe::ForwardRooms Moe::forward_rooms(CallSteps& steps, std::int64_t tokens) cons
   if (are_dealt()) {
     rooms.rows = steps.room("rows for each expert", DType::fp64);
     rooms.rows_by_rank = steps.room("rows for each expert, by rank", DType::fp64);
-    rooms.sent = room_of_rows(steps, "own rows of experts", at.most_own());
-    rooms.results = room_of_rows(steps, "experts' results for other ranks", at.most_computed());
+    rooms.sent = steps.room(whole_rows("own rows of experts", at.most_own()));
+    rooms.results = steps.room(whole_rows("experts' results for other ranks", at.most_computed()));
   }
   return rooms;
 }
@@ -69,7 +57,7 @@ void Moe::learn(LayerContext& ctx, const LayerTensors& t, const ForwardRooms& ro
   ctx.stream.synchronize();
   if (!are_dealt()) return;
   at.tell(report(ctx));
-  keep_shared(ctx, t.saved[kInputs], rows_in(t, rooms.sent));
+  keep_shared(ctx, t.saved[kInputs], t.work[rooms.sent]);
 }
 
 void Moe::keep_shared(LayerContext& ctx, TensorView computed, TensorView own) const {
