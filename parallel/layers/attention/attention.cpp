@@ -58,11 +58,11 @@ ResidualBranch::Parts Attention::parts_of(const Transformer& config, std::int64_
           .skips_from = config.skips_from(block)};
 }
 
-AttentionShape Attention::attention_shape(BatchShape shape) const {
+AttentionShape Attention::attention_shape(BatchShape shape, const Heads& heads) const {
   return {.batch = shape.batch,
           .seq = shape.seq,
-          .heads = config_.heads_here(),
-          .kv_heads = config_.kv_heads_here(),
+          .heads = heads.queries,
+          .kv_heads = heads.keys,
           .head_dim = config_.head_dim(),
           .scores = config_.scores};
 }
@@ -122,11 +122,12 @@ void Attention::rotate_slice(LayerContext& ctx, TensorView qkv, bool inverse) co
 
 void Attention::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {
   rotate_slice(ctx, qkv, false);
-  attend(ctx, attention_shape(ctx.shape), t.saved[kAttended], t.saved[kLogSumExp], qkv);
+  attend(ctx, attention_shape(ctx.shape, heads_here()), t.saved[kAttended], t.saved[kLogSumExp], qkv);
 }
 
 void Attention::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const {
-  attend_grad(ctx, attention_shape(ctx.shape), dqkv, dattended, t.saved[kAttended], t.saved[kLogSumExp], t.saved[kInResult]);
+  attend_grad(ctx, attention_shape(ctx.shape, heads_here()), dqkv, dattended, t.saved[kAttended], t.saved[kLogSumExp],
+              t.saved[kInResult]);
   rotate_slice(ctx, dqkv, true);
 }
 
@@ -150,7 +151,8 @@ void Attention::make_middle(LayerContext& ctx, const LayerTensors& t, TensorView
   // The caches, from the first position on that this position sees.
   const std::int64_t seen = window_ == 0 ? position + 1 : std::min(window_, position + 1);
   const auto from_seen = [&](const TensorView& all) { return part(all, (position + 1 - seen) * dim, all.shape); };
-  ctx.math.attention_decode(ctx.stream, attention_shape({1, 1}), attended, qkv, from_seen(cache[0]), from_seen(cache[1]), seen);
+  ctx.math.attention_decode(ctx.stream, attention_shape({1, 1}, heads_here()), attended, qkv, from_seen(cache[0]),
+                            from_seen(cache[1]), seen);
 }
 
 }  // namespace terrace::layers

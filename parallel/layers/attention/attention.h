@@ -6,6 +6,7 @@
 // Owner, threads, errors: as transformer_layer.h.
 #pragma once
 
+#include <terrace/parallel/layers/attention/head_deal.h>
 #include <terrace/parallel/layers/branch/residual_branch.h>
 
 namespace terrace::layers {
@@ -33,13 +34,14 @@ class Attention : public ResidualBranch {
   void attend(LayerContext& ctx, const AttentionShape& shape, TensorView out, TensorView lse, TensorView qkv) const;
   void attend_grad(LayerContext& ctx, const AttentionShape& shape, TensorView dqkv, TensorView dout, TensorView out,
                    TensorView lse, TensorView qkv) const;
+  [[nodiscard]] Heads heads_here() const { return {config_.heads_here(), config_.kv_heads_here()}; }
+  [[nodiscard]] AttentionShape attention_shape(BatchShape shape, const Heads& heads) const;
   [[nodiscard]] double pairs_twice(std::int64_t seq) const;  // twice the keys that a query of a sequence meets on average
 
  private:
   static Parts parts_of(const Transformer& config, std::int64_t block);
   // In generation: rotates q and k of a position, puts k and v into the cache, and attends.
   void make_middle(LayerContext& ctx, const LayerTensors& t, TensorView attended, TensorView qkv) const override;
-  [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;
 };
 
 }  // namespace terrace::layers

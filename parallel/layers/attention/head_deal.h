@@ -7,12 +7,18 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <vector>
 
 #include <terrace/parallel/comm/call.h>
 
 namespace terrace::layers {
+
+// Of a rank: query heads, and key-value heads.
+struct Heads {
+  std::int64_t queries = 1, keys = 1;
+};
 
 struct HeadDeal {
   std::int64_t heads = 1, kv_heads = 1;  // of all ranks together
@@ -32,6 +38,7 @@ struct HeadDeal {
     for (auto head = begin; head < begin + count; head += sharing()) taken.push_back(head / (heads / kv_heads));
     return taken;
   }
+  [[nodiscard]] Heads of(int rank) const { return {queries(rank).count, std::ssize(keys(rank))}; }
 };
 
 }  // namespace terrace::layers

@@ -210,10 +210,9 @@ std::vector<PhaseWork> Ring::ends(BatchShape shape) const {
 }
 
 std::uint64_t Ring::end_bytes(BatchShape shape) const {
-  ScratchArena arena;
-  if (dtype_ != accumulator_of(dtype_))
-    for (const auto row : {queries_row(room_), keys_row(room_)}) arena.take(dtype_, {shape.tokens(), row});
-  return arena.peak_bytes();
+  if (dtype_ == accumulator_of(dtype_)) return 0;
+  const auto n = shape.tokens();
+  return scratch_of({{"", dtype_, {n, queries_row(room_)}}, {"", dtype_, {n, keys_row(room_)}}});
 }
 
 void Ring::end(LayerContext& ctx, BatchShape shape, const OfRing& t, TensorView dqkv, ScratchArena& arena) const {

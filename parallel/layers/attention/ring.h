@@ -19,8 +19,9 @@
 #include <span>
 #include <vector>
 
-#include <terrace/parallel/layers/parts/transformer.h>
+#include <terrace/parallel/layers/attention/head_deal.h>
 #include <terrace/parallel/layers/parts/scratch.h>
+#include <terrace/parallel/layers/parts/transformer.h>
 #include <terrace/parallel/model/layer.h>
 
 namespace terrace::layers {
@@ -33,9 +34,6 @@ PhaseExchange hop_of(const ContextParallel& context, std::uint32_t from, std::ui
 
 class Ring {
  public:
-  struct Heads {
-    std::int64_t queries = 1, keys = 1;
-  };
   // `room`: the most heads of any rank. All ranks reserve memory and count products for these heads, so that their plans are
   // equal.
   Ring(const Transformer& config, std::int64_t window, Heads here, Heads room, std::uint32_t first_work);

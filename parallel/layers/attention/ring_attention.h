@@ -41,8 +41,7 @@ class RingAttention final : public Attention {
     return {t.saved[kInResult], t.saved[kLogSumExp], t.saved[kAttended], t.work};
   }
 
-  const Ring::Heads heads_{config_.heads_here(), config_.kv_heads_here()};
-  const Ring ring_{config_, window_, heads_, heads_, 0};
+  const Ring ring_{config_, window_, heads_here(), heads_here(), 0};
 };
 
 }  // namespace terrace::layers

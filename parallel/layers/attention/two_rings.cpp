@@ -69,17 +69,11 @@ void TwoRings::each_rows(const LayerContext& ctx, F&& f) const {
     }
 }
 
-PhaseExchange TwoRings::home(BatchShape shape, std::uint32_t from, std::uint32_t to) const {
-  const auto each = keys(shape) * shape.seq * config_.head_dim();
-  return reduce_scatter(mesh::kContextRanks, from, to, each, ranks());
-}
-
 // The first product overwrites the sums that the others update.
 void TwoRings::describe_ring(CallSteps& steps, BatchShape shape, Buffer buffer, const Phase& what, Product product) const {
   const auto last = hops(shape);
-  const auto elements = keys(shape) * shape.seq * config_.head_dim();
   for (std::uint32_t i = 0; i <= last; ++i) {
-    if (i < last) steps.exchange(what.half, hop_of(config_.context(), buffer(i), buffer(i + 1), 1, elements));
+    if (i < last) steps.exchange(what.half, hop_of(config_.context(), buffer(i), buffer(i + 1), 1, elements(shape)));
     auto phase = what;
     for (auto& used : phase.work)
       if (i == 0 && used.access == Access::update) used.access = Access::overwrite;
@@ -104,6 +98,7 @@ void TwoRings::describe_forward(CallSteps& steps, BatchShape shape) const {
                 });
 }
 
+// The sums of the gradients of values, and of keys, go to the ranks of their slices.
 void TwoRings::describe_backward(CallSteps& steps, BatchShape shape) const {
   constexpr auto half = Half::input;
   const double scale = config_.scores.factor(config_.head_dim());
@@ -113,7 +108,7 @@ void TwoRings::describe_backward(CallSteps& steps, BatchShape shape) const {
                  .work = {{kDattended, Access::read}, {kDscores, Access::update}, {kDvalues, Access::update}},
                  .flops = 2 * products(shape)},
                 &TwoRings::backward_scores);
-  steps.exchange(half, home(shape, kDvalues, kOwnDvalues));
+  steps.exchange(half, reduce_scatter(mesh::kContextRanks, kDvalues, kOwnDvalues, elements(shape), ranks()));
   steps.compute({.half = half, .saved = Access::read, .work = {{kDscores, Access::update}}},
                 [=, this](LayerContext& ctx, const LayerTensors& t) {
                   each_rows(ctx, [&](const ScoreRows& rows) {
@@ -128,7 +123,7 @@ void TwoRings::describe_backward(CallSteps& steps, BatchShape shape) const {
        .scratch_bytes = capped() ? scratch_of({of_head, of_head}) : 0,
        .flops = (capped() ? 3 : 2) * products(shape)},
       &TwoRings::backward_sums);
-  steps.exchange(half, home(shape, kDkeys, kOwnDkeys));
+  steps.exchange(half, reduce_scatter(mesh::kContextRanks, kDkeys, kOwnDkeys, elements(shape), ranks()));
   steps.compute({.half = half,
                  .carried = Access::overwrite,
                  .work = {{kDqueries, Access::read},

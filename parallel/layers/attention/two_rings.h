@@ -44,8 +44,9 @@ class TwoRings final : public Attention {
   void describe_ring(CallSteps& steps, BatchShape shape, Buffer buffer, const Phase& what, Product product) const;
   void describe_forward(CallSteps& steps, BatchShape shape) const;
   void describe_backward(CallSteps& steps, BatchShape shape) const;
-  // Sends the sums of the keys' (or values') gradients to the ranks of their slices.
-  [[nodiscard]] PhaseExchange home(BatchShape shape, std::uint32_t from, std::uint32_t to) const;
+  [[nodiscard]] std::int64_t elements(BatchShape shape) const {  // of a slice's keys, or values
+    return keys(shape) * shape.seq * config_.head_dim();
+  }
   [[nodiscard]] std::vector<std::uint32_t> begins_middle(LayerCall call) const override;
   void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;

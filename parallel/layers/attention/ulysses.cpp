@@ -11,16 +11,8 @@ Ulysses::Ulysses(const Transformer& config, std::int64_t block)
       rank_(static_cast<int>(config.context().head_rank())) {}
 
 std::int64_t Ulysses::qkv_row(int rank) const {
-  return (deal_.queries(rank).count + 2 * static_cast<std::int64_t>(deal_.keys(rank).size())) * config_.head_dim();
-}
-
-AttentionShape Ulysses::shape_of_heads(BatchShape shape) const {
-  return {.batch = shape.batch,
-          .seq = shape.seq * ranks_,
-          .heads = deal_.queries(rank_).count,
-          .kv_heads = static_cast<std::int64_t>(deal_.keys(rank_).size()),
-          .head_dim = config_.head_dim(),
-          .scores = config_.scores};
+  const auto [queries, keys] = deal_.of(rank);
+  return (queries + 2 * keys) * config_.head_dim();
 }
 
 // The first rank has the most heads. All ranks reserve its room and count its products, so that their plans are equal.
@@ -55,13 +47,12 @@ double Ulysses::middle_flops(BatchShape shape) const {
 }
 
 // Exchanges with all context ranks or, in a ring, with those of this rank's place in it.
-PhaseExchange Ulysses::exchange(std::uint32_t from, std::uint32_t to, const std::vector<std::int64_t>& sent,
-                                const std::vector<std::int64_t>& received) const {
-  const auto& context = config_.context();
-  if (context.ring == 1) return {.members = mesh::kContextRanks, .from = from, .to = to, .sent = sent, .received = received};
-  const auto among_all = [&](const std::vector<std::int64_t>& elements) {
+PhaseExchange Ulysses::exchange(std::uint32_t from, std::uint32_t to, const Elements& sent, const Elements& received) const {
+  const auto context = config_.context();
+  const auto among_all = [&](const Elements& elements) {
     std::vector<std::int64_t> all(context.ranks, 0);
-    std::ranges::copy(elements, all.begin() + context.ring_rank() * context.head_ranks());
+    for (int r = 0; r < ranks_; ++r)
+      all[context.ring_rank() * context.head_ranks() + static_cast<std::uint32_t>(r)] = elements(r);
     return all;
   };
   return {.members = mesh::kContextRanks,
@@ -69,26 +60,27 @@ PhaseExchange Ulysses::exchange(std::uint32_t from, std::uint32_t to, const std:
           .to = to,
           .sent = among_all(sent),
           .received = among_all(received),
-          .neighbours = context.head_ranks()};
+          .neighbours = context.ring == 1 ? 0 : context.head_ranks()};
 }
 
 void Ulysses::describe_middle(CallSteps& steps, LayerCall call, BatchShape shape) const {
   const bool forward = call == LayerCall::forward;
   const auto half = forward ? Half::both : Half::input;
   const auto n = shape.tokens();
-  std::vector<std::int64_t> to_heads, of_heads, to_positions, of_positions;
-  for (int r = 0; r < ranks_; ++r) {
-    to_heads.push_back(n * (forward ? qkv_row(r) : attended_row(r)));
-    of_heads.push_back(n * (forward ? qkv_row(rank_) : attended_row(rank_)));
-    to_positions.push_back(n * (forward ? attended_row(rank_) : qkv_row(rank_)));
-    of_positions.push_back(n * (forward ? attended_row(r) : qkv_row(r)));
-  }
+  const auto to_heads = [&](int r) { return n * (forward ? qkv_row(r) : attended_row(r)); };
+  const auto of_heads = [&](int) { return to_heads(rank_); };
+  const auto of_positions = [&](int r) { return n * (forward ? attended_row(r) : qkv_row(r)); };
+  const auto to_positions = [&](int) { return of_positions(rank_); };
   steps.exchange(half, exchange(kToHeads, kOfHeads, to_heads, of_heads));
   describe_heads(steps, call, shape);
   steps.exchange(half, exchange(kToPositions, kOfPositions, to_positions, of_positions));
   Phase end{.half = half, .work = {{kOfPositions, Access::read}}};
   forward ? end.saved = Access::update : end.carried = Access::overwrite;
-  steps.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) { unpack(ctx, t, call); });
+  steps.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    if (forward) return deal(ctx, t.saved[kHere], t.work[kOfPositions], Way::unpack, false);
+    deal(ctx, t.carried[kDin], t.work[kOfPositions], Way::unpack, true);
+    rotate_slice(ctx, t.carried[kDin], true);
+  });
 }
 
 void Ulysses::describe_heads(CallSteps& steps, LayerCall call, BatchShape shape) const {
@@ -102,12 +94,6 @@ void Ulysses::describe_heads(CallSteps& steps, LayerCall call, BatchShape shape)
                  .scratch_bytes = forward ? 0 : gradients,
                  .flops = forward ? products : 2 * products},
                 [=, this](LayerContext& ctx, const LayerTensors& t) { attend_heads(ctx, t, forward); });
-}
-
-void Ulysses::unpack(LayerContext& ctx, const LayerTensors& t, LayerCall call) const {
-  if (call == LayerCall::forward) return deal(ctx, t.saved[kHere], t.work[kOfPositions], Way::unpack, false);
-  deal(ctx, t.carried[kDin], t.work[kOfPositions], Way::unpack, true);
-  rotate_slice(ctx, t.carried[kDin], true);
 }
 
 // If a key-value head has gone to several ranks, its gradient is the sum of theirs.
@@ -163,7 +149,7 @@ void Ulysses::attend_heads(LayerContext& ctx, const LayerTensors& t, bool forwar
   const auto qkv_columns = qkv_row(rank_), attended_columns = attended_row(rank_);
   const auto in = [&](const TensorView& room, std::int64_t row) { return of_heads(ctx.shape, room, row); };
   const auto qkv = in(t.saved[kInResult], qkv_columns), attended = in(t.saved[kAttended], attended_columns);
-  const auto shape = shape_of_heads(ctx.shape);
+  const auto shape = attention_shape({ctx.shape.batch, ctx.shape.seq * ranks_}, deal_.of(rank_));
   if (forward) {
     order_positions(ctx, in(t.work[kOfHeads], qkv_columns), qkv, Way::unpack);
     attend(ctx, shape, attended, log_sum_exp(ctx.shape, t), qkv);

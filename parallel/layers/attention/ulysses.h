@@ -11,6 +11,8 @@
 // Owner, threads, errors: as transformer_layer.h. It cannot generate.
 #pragma once
 
+#include <functional>
+
 #include <terrace/parallel/layers/attention/attention.h>
 #include <terrace/parallel/layers/attention/head_deal.h>
 
@@ -52,12 +54,11 @@ class Ulysses : public Attention {
 
  private:
   void attend_heads(LayerContext& ctx, const LayerTensors& t, bool forward) const;
-  void unpack(LayerContext& ctx, const LayerTensors& t, LayerCall call) const;
   // Convert between columns of all heads and blocks of rows, one block for each rank.
   void deal(LayerContext& ctx, TensorView all, TensorView blocks, Way way, bool with_keys) const;
-  [[nodiscard]] AttentionShape shape_of_heads(BatchShape shape) const;
-  [[nodiscard]] PhaseExchange exchange(std::uint32_t from, std::uint32_t to, const std::vector<std::int64_t>& sent,
-                                       const std::vector<std::int64_t>& received) const;
+  using Elements = std::function<std::int64_t(int rank)>;
+  [[nodiscard]] PhaseExchange exchange(std::uint32_t from, std::uint32_t to, const Elements& sent,
+                                       const Elements& received) const;
 };
 
 }  // namespace terrace::layers

@@ -1,16 +1,9 @@
 #include <terrace/parallel/layers/attention/ulysses_ring.h>
 
 namespace terrace::layers {
-namespace {
-
-Ring::Heads heads_of(const HeadDeal& deal, int rank) {
-  return {deal.queries(rank).count, static_cast<std::int64_t>(deal.keys(rank).size())};
-}
-
-}  // namespace
 
 UlyssesRing::UlyssesRing(const Transformer& config, std::int64_t block)
-    : Ulysses(config, block), ring_(config, window_, heads_of(deal_, rank_), heads_of(deal_, 0), kOfPositions + 1) {}
+    : Ulysses(config, block), ring_(config, window_, deal_.of(rank_), deal_.of(0), kOfPositions + 1) {}
 
 std::vector<TensorSpec> UlyssesRing::middle_work(LayerCall call, BatchShape shape) const {
   auto all = Ulysses::middle_work(call, shape);
