@@ -12,10 +12,6 @@ Embedding::Embedding(const Transformer& config) : TransformerLayer("embedding", 
 
 TensorView Embedding::positions(Tensors tensors) const { return learned_positions() ? tensors[1] : TensorView{}; }
 
-TensorView Embedding::rows(const LayerContext& ctx, Tensors tensors, std::uint32_t number) const {
-  return row_slice(tile(ctx, tensors[0], number), 0, has_token(number).count);
-}
-
 TensorView Embedding::tokens_in(LayerContext& ctx, ScratchArena& arena, std::uint32_t number) const {
   if (is_whole()) return ctx.tokens;
   const auto [begin, count] = has_token(number);
@@ -61,7 +57,7 @@ void Embedding::describe_call(CallSteps& steps, LayerCall call, BatchShape shape
 
 void Embedding::embed(LayerContext& ctx, const LayerTensors& t, std::int64_t first_position, std::uint32_t number) const {
   ScratchArena arena(ctx.scratch);
-  const TensorView tokens = tokens_in(ctx, arena, number), table = rows(ctx, t.weights, number);
+  const TensorView tokens = tokens_in(ctx, arena, number), table = rows_with_token(ctx, t.weights[0], number);
   const TensorView to = number == 0 ? t.y : arena.take(t.y.dtype, t.y.shape);
   const bool adds_positions = is_last(number) && config_.tensor().leads();
   const TensorView places = adds_positions ? positions(t.weights) : TensorView{};
@@ -90,8 +86,8 @@ void Embedding::embed_grad(LayerContext& ctx, const LayerTensors& t, std::uint32
   const TensorView here = !leads || in_runs ? TensorView{} : sliced ? row_slice(all, first_position(ctx), ctx.shape.seq) : all;
   if (!frozen_table) {
     const auto tokens = tokens_in(ctx, arena, number);
-    ctx.math.embed_grad(ctx.stream, rows(ctx, t.gradients, number), here, tokens, scaled(ctx, arena, t.dy), ctx.shape.seq,
-                        t.accumulate);
+    ctx.math.embed_grad(ctx.stream, rows_with_token(ctx, t.gradients[0], number), here, tokens, scaled(ctx, arena, t.dy),
+                        ctx.shape.seq, t.accumulate);
   }
   if (in_runs && leads)
     each_run(ctx, [&](comm::Block of_rows, comm::Block run) {
@@ -99,7 +95,7 @@ void Embedding::embed_grad(LayerContext& ctx, const LayerTensors& t, std::uint32
                        Accumulate::yes);
     });
   if (t.accumulate == Accumulate::yes) return;
-  if (!frozen_table) zero_rest(ctx, tile(ctx, t.gradients[0], number), number);
+  if (!frozen_table) zero_rest(ctx, t.gradients[0], number);
   if (last && !leads && !all.empty()) ctx.math.zero(ctx.stream, positions(t.gradients));
 }
 

@@ -17,9 +17,8 @@ class Embedding final : public TransformerLayer {
  private:
   void describe_call(CallSteps& steps, LayerCall call, BatchShape shape) const override;
   [[nodiscard]] TensorView positions(Tensors tensors) const;
-  // rows(): the rows of a tile that belong to a token. tokens_in(): the tokens as indices of these rows, in scratch if the
-  // table has several parts; −1: another tile, or another tensor rank, has the row.
-  [[nodiscard]] TensorView rows(const LayerContext& ctx, Tensors tensors, std::uint32_t tile) const;
+  // The tokens as indices of the tile's rows, in scratch if the table has several parts; −1: another tile, or another tensor
+  // rank, has the row.
   [[nodiscard]] TensorView tokens_in(LayerContext& ctx, ScratchArena& arena, std::uint32_t tile) const;
   [[nodiscard]] std::uint64_t scratch_of(BatchShape shape, bool rows) const;  // rows: also a matrix of rows, beside x or dy
   [[nodiscard]] bool learned_positions() const { return config_.positions == Positions::learned; }

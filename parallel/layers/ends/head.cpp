@@ -33,20 +33,8 @@ LayerFacts Head::facts(BatchShape shape) const {
           .forward_flops = 2 * static_cast<double>(tokens * config_.hidden) * static_cast<double>(table_rows())};
 }
 
-Head::Scratch::Scratch(const Head& head, ScratchArena& arena, std::int64_t rows) : losses(arena.take(DType::fp64, {rows})) {
-  const std::int64_t slice = std::min(rows, head.slice_rows());
-  statistics = arena.take(head.norm_.statistics(rows));
-  normed = arena.take(head.config_.dtype, {slice, head.config_.hidden});
-  const std::int64_t stride = aligned_stride(head.config_.dtype, head.tile_rows());
-  logits = dlogits = arena.take(head.config_.dtype, {slice, stride});
-  if (head.config_.logit_cap != 0) dlogits = arena.take(logits.dtype, logits.shape);
-  if (head.is_whole()) return;
-  targets = arena.take(DType::i32, {rows});
-  log_sums = arena.take(accumulator_of(head.config_.dtype), {rows});
-}
-
 std::uint64_t Head::scratch_bytes(BatchShape shape) const {
-  return measured([&](ScratchArena& arena) { return Scratch(*this, arena, shape.tokens()); });
+  return measured([&](ScratchArena& arena) { return Scratch{*this, arena, shape.tokens()}; });
 }
 
 Phase Head::phase(LayerCall call, BatchShape shape, std::uint32_t tile) const {
@@ -70,7 +58,7 @@ Phase Head::phase(LayerCall call, BatchShape shape, std::uint32_t tile) const {
 template <class Compute>
 CallSteps::Run Head::with_tile(std::uint32_t number, Compute compute) const {
   return [=, this](LayerContext& ctx, const LayerTensors& given) {
-    const auto weights = rows_with_token(ctx, given.weights, number), gradients = rows_with_token(ctx, given.gradients, number);
+    const auto weights = with_rows(ctx, given.weights, number), gradients = with_rows(ctx, given.gradients, number);
     LayerTensors t = given;
     t.weights = weights;
     t.gradients = gradients;
@@ -87,10 +75,10 @@ void Head::describe_call(CallSteps& steps, LayerCall call, BatchShape shape) con
       check("targets", ctx.targets, DType::i32, {ctx.shape.tokens()});
       check("loss", ctx.loss, DType::fp64, {1});
       const auto survey = surveys ? t.work[room] : TensorView{};
-      if (call == LayerCall::forward || ctx.evaluate) return evaluate_tile(ctx, t, survey, number);
-      backward_of_tile(ctx, t, survey, number);
-      if (has(ctx.half, Half::weight) && t.accumulate == Accumulate::no && !given.gradients.back().empty())
-        zero_rest(ctx, tile(ctx, given.gradients.back(), number), number);
+      const bool gradients = call == LayerCall::backward && !ctx.evaluate;
+      compute_tile(ctx, t, survey, number, gradients);
+      if (gradients && has(ctx.half, Half::weight) && t.accumulate == Accumulate::no && !given.gradients.back().empty())
+        zero_rest(ctx, given.gradients.back(), number);
     });
     if (tiles() == 1 && !surveys) return steps.compute(std::move(run), scratch_bytes(shape));
     auto used = phase(call, shape, number);
@@ -108,7 +96,7 @@ std::uint32_t Head::describe_survey(CallSteps& steps, BatchShape shape) const {
     used.work.push_back({here, number == 0 ? Access::overwrite : Access::update});
     steps.compute(std::move(used), with_tile(number, [=, this](LayerContext& ctx, const LayerTensors& t, const LayerTensors&) {
                     ScratchArena arena(ctx.scratch);
-                    const Scratch scratch(*this, arena, ctx.shape.tokens());
+                    const Scratch scratch{*this, arena, ctx.shape.tokens()};
                     each_slice(ctx, t, scratch, number, [&](const Slice& slice) {
                       const auto first = number * ctx.shape.tokens() + slice.first;
                       ctx.math.log_sum_exp(ctx.stream, part(t.work[here], first, {slice.count}), slice.logits);
@@ -149,10 +137,9 @@ void Head::each_slice(LayerContext& ctx, const LayerTensors& t, const Scratch& s
   }
 }
 
-std::vector<TensorView> Head::rows_with_token(const LayerContext& ctx, Tensors tensors, std::uint32_t number) const {
+std::vector<TensorView> Head::with_rows(const LayerContext& ctx, Tensors tensors, std::uint32_t number) const {
   std::vector<TensorView> some(tensors.begin(), tensors.end());
-  if (!some.empty() && !some.back().empty())
-    some.back() = row_slice(tile(ctx, some.back(), number), 0, has_token(number).count);
+  if (!some.empty() && !some.back().empty()) some.back() = rows_with_token(ctx, some.back(), number);
   return some;
 }
 
@@ -186,25 +173,18 @@ void Head::read_survey(LayerContext& ctx, const Scratch& scratch, TensorView sur
   ctx.math.merge_log_sums(ctx.stream, scratch.log_sums, reshaped(survey, {parts, ctx.shape.tokens()}), ctx.targets);
 }
 
-void Head::evaluate_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t number) const {
+void Head::compute_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t number,
+                        bool gradients) const {
   ScratchArena arena(ctx.scratch);
-  const Scratch scratch(*this, arena, ctx.shape.tokens());
-  read_survey(ctx, scratch, survey, number);
-  each_slice(ctx, t, scratch, number, [&](const Slice& slice) { make_losses(ctx, slice, false); });
-  ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, number == 0 ? Accumulate::no : Accumulate::yes);
-}
-
-void Head::backward_of_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t number) const {
-  ScratchArena arena(ctx.scratch);
-  const Scratch scratch(*this, arena, ctx.shape.tokens());
+  const Scratch scratch{*this, arena, ctx.shape.tokens()};
   const Projection::Whole table = logits_.prepare(ctx, t.weights, {});
-  const TensorView dnormed = t.carried[kDnormed];
-  const bool input_half = has(ctx.half, Half::input), weight_half = has(ctx.half, Half::weight);
+  const TensorView dnormed = gradients ? t.carried[kDnormed] : TensorView{};
+  const bool input_half = gradients && has(ctx.half, Half::input), weight_half = gradients && has(ctx.half, Half::weight);
   const auto add_tile = number == 0 ? Accumulate::no : Accumulate::yes;
 
   read_survey(ctx, scratch, survey, number);
   each_slice(ctx, t, scratch, number, [&](const Slice& slice) {
-    make_losses(ctx, slice, true);
+    make_losses(ctx, slice, gradients);
     const MatrixView dlogits = slice.dlogits;
     if (input_half) {
       const auto rows = part(dnormed, slice.first * config_.hidden, {slice.count, config_.hidden});
@@ -213,7 +193,7 @@ void Head::backward_of_tile(LayerContext& ctx, const LayerTensors& t, TensorView
     if (weight_half)
       logits_.weight_grad(ctx, t.gradients, {}, dlogits, slice.normed, slice.first == 0 ? t.accumulate : Accumulate::yes);
   });
-  if (input_half) ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, add_tile);
+  if (input_half || !gradients) ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, add_tile);
   if (!is_last(number)) return;
   if (input_half) norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, scratch.statistics, Accumulate::no);
   if (weight_half) norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);

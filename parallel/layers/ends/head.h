@@ -16,6 +16,8 @@
 // Owner, threads, errors: as transformer_layer.h. A target outside the vocabulary fails the stream.
 #pragma once
 
+#include <algorithm>
+
 #include <terrace/parallel/layers/parts/transformer_layer.h>
 
 namespace terrace::layers {
@@ -32,12 +34,20 @@ class Head final : public TransformerLayer {
   // A backward's Half::input writes ctx.loss. A decode call writes y: the logits, [1, vocab].
   void describe_call(CallSteps& steps, LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const;
-  struct Scratch {  // V: the largest tile's rows
-    Scratch(const Head& head, ScratchArena& arena, std::int64_t rows);
-    TensorView losses, statistics, normed;  // [N], [k, N], [slice, C]
-    TensorView logits;                      // [slice, V] in rows of aligned_stride()
-    TensorView dlogits;                     // the memory of the logits, or separate memory if they are capped
-    TensorView targets, log_sums;           // [N], [N], if the vocabulary is in parts
+  struct Scratch {
+    const Head& head;
+    ScratchArena& arena;
+    std::int64_t rows, slice = std::min(rows, head.slice_rows());
+    DType dtype = head.config_.dtype;
+    TensorView losses = arena.take(DType::fp64, {rows});
+    TensorView statistics = arena.take(head.norm_.statistics(rows));
+    TensorView normed = arena.take(dtype, {slice, head.config_.hidden});
+    TensorView logits = arena.take(dtype, {slice, aligned_stride(dtype, head.tile_rows())});
+    // The memory of the logits, or separate memory if they are capped.
+    TensorView dlogits = head.config_.logit_cap != 0 ? arena.take(dtype, logits.shape) : logits;
+    // If the vocabulary is in parts.
+    TensorView targets = head.is_whole() ? TensorView{} : arena.take(DType::i32, {rows});
+    TensorView log_sums = head.is_whole() ? TensorView{} : arena.take(accumulator_of(dtype), {rows});
   };
   struct Slice {
     std::int64_t first, count;
@@ -62,10 +72,10 @@ class Head final : public TransformerLayer {
   template <class Compute>
   [[nodiscard]] CallSteps::Run with_tile(std::uint32_t tile, Compute compute) const;
   // What the phases do. Of the table they get the tile's rows that have a token, or the gradient of these rows.
-  void evaluate_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t tile) const;
-  void backward_of_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t tile) const;
+  // compute_tile(): the losses, and with `gradients` a backward.
+  void compute_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t tile, bool gradients) const;
   void decode_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
-  [[nodiscard]] std::vector<TensorView> rows_with_token(const LayerContext& ctx, Tensors tensors, std::uint32_t tile) const;
+  [[nodiscard]] std::vector<TensorView> with_rows(const LayerContext& ctx, Tensors tensors, std::uint32_t tile) const;
 
   Norm norm_;
   Projection logits_;

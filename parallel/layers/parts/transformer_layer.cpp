@@ -8,6 +8,9 @@
 namespace terrace::layers {
 namespace {
 
+// Whether the phase gets a tile of the parameter.
+bool is_tile(const LayerContext& ctx, const ParamSpec& param) { return param.tiles > 1 && ctx.phase != kAllPhases; }
+
 // Tiles of one parameter may differ by one row or column.
 Shape shape_of_a_tile(const ParamSpec& param, const TensorView& tile) {
   return param.tile_dim == 0 ? Shape{tile.shape[0], param.shape[1]} : Shape{param.shape[0], tile.shape[1]};
@@ -45,7 +48,7 @@ void TransformerLayer::check_weights(const LayerContext& ctx, Tensors weights) c
   for (std::size_t i = 0; i < params_.size(); ++i) {
     if (may_lack(ctx, weights[i])) continue;
     auto shape = params_[i].shape;
-    if (params_[i].tiles > 1 && ctx.phase != kAllPhases) shape = shape_of_a_tile(params_[i], weights[i]);
+    if (is_tile(ctx, params_[i])) shape = shape_of_a_tile(params_[i], weights[i]);
     check(params_[i].name.c_str(), weights[i], config_.dtype, shape);
     if (weights[i].shape != shape) fail(params_[i].name + " has a wrong shape");
   }
@@ -73,9 +76,14 @@ comm::Block TransformerLayer::has_token(std::uint32_t number) const {
   return {here.begin + begin, std::min(count, here.count - begin)};
 }
 
-void TransformerLayer::zero_rest(LayerContext& ctx, const TensorView& tile_gradient, std::uint32_t number) const {
+TensorView TransformerLayer::rows_with_token(const LayerContext& ctx, const TensorView& table, std::uint32_t number) const {
+  return row_slice(tile(ctx, table, number), 0, has_token(number).count);
+}
+
+void TransformerLayer::zero_rest(LayerContext& ctx, const TensorView& gradient, std::uint32_t number) const {
+  const auto of_tile = tile(ctx, gradient, number);
   const auto rows = has_token(number).count;
-  if (rows < tile_gradient.shape[0]) ctx.math.zero(ctx.stream, row_slice(tile_gradient, rows, tile_gradient.shape[0] - rows));
+  if (rows < of_tile.shape[0]) ctx.math.zero(ctx.stream, row_slice(of_tile, rows, of_tile.shape[0] - rows));
 }
 
 Accumulate TransformerLayer::begin_residual(LayerContext& ctx, TensorView to, TensorView from) const {
@@ -86,11 +94,7 @@ Accumulate TransformerLayer::begin_residual(LayerContext& ctx, TensorView to, Te
 
 void TransformerLayer::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
   const auto own = std::make_shared<const LayerFacts>(facts(shape));
-  steps.before([this, call, own](LayerContext& ctx, const LayerTensors& t) {
-    if (call == LayerCall::forward || (call == LayerCall::backward && ctx.evaluate)) check_forward(ctx, t, *own);
-    if (call == LayerCall::backward && !ctx.evaluate) check_backward(ctx, t, *own);
-    if (call == LayerCall::decode) check_decode(ctx, t);
-  });
+  steps.before([this, call, own](LayerContext& ctx, const LayerTensors& t) { check_call(ctx, t, call, *own); });
   describe_call(steps, call, shape);
   if (on_shares()) return;
   add_tensor_edges(steps, call, shape,
@@ -103,43 +107,37 @@ void TransformerLayer::describe(CallSteps& steps, LayerCall call, BatchShape sha
                     .sums_y = !adds_up()});
 }
 
-void TransformerLayer::check_forward(const LayerContext& ctx, const LayerTensors& t, const LayerFacts& facts) const {
-  if (ctx.shape.batch < 1 || ctx.shape.seq < 1) fail("the micro-batch is empty");
-  const Shape rows{rows_of(ctx.shape), config_.hidden};
-  check_weights(ctx, t.weights);
-  if (ends_.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, rows);
-  if (ends_.y && !may_lack(ctx, t.y)) check("y", t.y, config_.dtype, rows);
-  check_all(ctx, "saved", t.saved, facts.saved);
-}
-
-void TransformerLayer::check_backward(const LayerContext& ctx, const LayerTensors& t, const LayerFacts& facts) const {
-  if (ctx.shape.batch < 1 || ctx.shape.seq < 1) fail("the micro-batch is empty");
-  const Shape rows{rows_of(ctx.shape), config_.hidden};
-  check_weights(ctx, t.weights);
-  if (ends_.x && facts.keeps_input && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, rows);
-  if (ends_.y && !may_lack(ctx, t.dy)) check("dy", t.dy, config_.dtype, rows);
-  if (ends_.x && has(ctx.half, Half::input) && !may_lack(ctx, t.dx)) check("dx", t.dx, config_.dtype, rows);
-  check_all(ctx, "saved", t.saved, facts.saved);
-  check_all(ctx, "carried", t.carried, facts.carried);
-  if (!has(ctx.half, Half::weight)) return;
-  if (t.gradients.size() != params_.size()) fail("each parameter needs a gradient");
-  for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (t.gradients[i].empty()) continue;  // frozen, or not of this phase
-    const DType dtype = t.gradients[i].dtype;
-    if (dtype != config_.dtype && dtype != accumulator_of(config_.dtype)) fail("the gradients have a wrong dtype");
-    const bool is_tile = params_[i].tiles > 1 && ctx.phase != kAllPhases;
-    check(params_[i].name.c_str(), t.gradients[i], dtype, is_tile ? t.gradients[i].shape : params_[i].shape);
-  }
-}
-
-void TransformerLayer::check_decode(const LayerContext& ctx, const LayerTensors& t) const {
-  if (ctx.shape.tokens() != 1) fail("generation needs exactly one position of one sequence");
-  if (ctx.position < 0 || ctx.position >= config_.seq_len)
+void TransformerLayer::check_call(const LayerContext& ctx, const LayerTensors& t, LayerCall call,
+                                  const LayerFacts& facts) const {
+  const bool decode = call == LayerCall::decode, backward = call == LayerCall::backward && !ctx.evaluate;
+  const Shape rows{decode ? 1 : rows_of(ctx.shape), config_.hidden};
+  const auto check_rows = [&](const char* what, const TensorView& view, bool exists) {
+    if (exists && !may_lack(ctx, view)) check(what, view, config_.dtype, rows);
+  };
+  if (decode && ctx.shape.tokens() != 1) fail("generation needs exactly one position of one sequence");
+  if (decode && (ctx.position < 0 || ctx.position >= config_.seq_len))
     fail("position " + std::to_string(ctx.position) + " is beyond seq_len " + std::to_string(config_.seq_len));
+  if (ctx.shape.batch < 1 || ctx.shape.seq < 1) fail("the micro-batch is empty");
   check_weights(ctx, t.weights);
-  if (t.saved.size() != cache(1).size()) fail("the cache has a wrong number of tensors");
-  if (ends_.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, {1, config_.hidden});
-  if (ends_.y && !may_lack(ctx, t.y)) check("y", t.y, config_.dtype, {1, config_.hidden});
+  check_rows("x", t.x, ends_.x && (!backward || facts.keeps_input));
+  if (!backward) check_rows("y", t.y, ends_.y);
+  if (decode && t.saved.size() != cache(1).size()) fail("the cache has a wrong number of tensors");
+  if (!decode) check_all(ctx, "saved", t.saved, facts.saved);
+  if (!backward) return;
+  check_rows("dy", t.dy, ends_.y);
+  check_rows("dx", t.dx, ends_.x && has(ctx.half, Half::input));
+  check_all(ctx, "carried", t.carried, facts.carried);
+  if (has(ctx.half, Half::weight)) check_gradients(ctx, t.gradients);
+}
+
+void TransformerLayer::check_gradients(const LayerContext& ctx, Tensors gradients) const {
+  if (gradients.size() != params_.size()) fail("each parameter needs a gradient");
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (gradients[i].empty()) continue;  // frozen, or not of this phase
+    const DType dtype = gradients[i].dtype;
+    if (dtype != config_.dtype && dtype != accumulator_of(config_.dtype)) fail("the gradients have a wrong dtype");
+    check(params_[i].name.c_str(), gradients[i], dtype, is_tile(ctx, params_[i]) ? gradients[i].shape : params_[i].shape);
+  }
 }
 
 }  // namespace terrace::layers

@@ -21,8 +21,8 @@
 #include <terrace/core/base/units.h>
 #include <terrace/parallel/layers/parts/norm.h>
 #include <terrace/parallel/layers/parts/projection.h>
-#include <terrace/parallel/layers/parts/transformer.h>
 #include <terrace/parallel/layers/parts/scratch.h>
+#include <terrace/parallel/layers/parts/transformer.h>
 #include <terrace/parallel/model/layer.h>
 
 namespace terrace::layers {
@@ -63,13 +63,13 @@ class TransformerLayer : public GenerativeLayer {
   // Throws std::logic_error that names the layer and the view.
   void check(const char* what, const TensorView& view, DType dtype, Shape shape) const;
   void check_weights(const LayerContext& ctx, Tensors weights) const;
-  // Tiles of the vocabulary's table. tile(): a tile of `table`, or `table` itself if it is already the phase's tile.
-  // has_token(): the rows of a tile that have a token, counted in the whole vocabulary.
+  // Tiles of the vocabulary's table. has_token(): the rows of a tile that have a token, counted in the whole vocabulary.
+  // rows_with_token(): these rows of `table`, which is the whole table or already the phase's tile.
   [[nodiscard]] std::uint32_t tiles() const { return config_.vocab_tiles; }
   [[nodiscard]] bool is_last(std::uint32_t tile) const { return tile + 1 == tiles(); }
   [[nodiscard]] bool is_whole() const { return config_.tensor().ranks == 1 && tiles() == 1; }  // the table is in one part
-  [[nodiscard]] TensorView tile(const LayerContext& ctx, const TensorView& table, std::uint32_t number) const;
   [[nodiscard]] comm::Block has_token(std::uint32_t number) const;
+  [[nodiscard]] TensorView rows_with_token(const LayerContext& ctx, const TensorView& table, std::uint32_t number) const;
   // Rows of the table on a rank, and of its longest tile. On ranks other than the first one, the last row may have no token;
   // all ranks reserve room for it and count its products, so that their plans are equal.
   [[nodiscard]] std::int64_t table_rows() const { return ceil_div(config_.vocab, std::int64_t{config_.tensor().ranks}); }
@@ -77,7 +77,7 @@ class TransformerLayer : public GenerativeLayer {
   // Declares the table of the vocabulary, or this rank's rows of it; the last of these may have no token.
   [[nodiscard]] static ParamSpec table_of(const Transformer& config, std::string_view name);
   // Zeroes the gradient of the tile's rows without a token.
-  void zero_rest(LayerContext& ctx, const TensorView& tile_gradient, std::uint32_t number) const;
+  void zero_rest(LayerContext& ctx, const TensorView& gradient, std::uint32_t number) const;
   // Begins the result of a residual layer, or the gradient of its input: to = from on the tensor rank that adds the residual.
   // Returns how the rest must be written to `to`.
   Accumulate begin_residual(LayerContext& ctx, TensorView to, TensorView from) const;
@@ -106,9 +106,9 @@ class TransformerLayer : public GenerativeLayer {
   std::vector<ParamSpec> params_;
 
  private:
-  void check_forward(const LayerContext& ctx, const LayerTensors& t, const LayerFacts& facts) const;
-  void check_backward(const LayerContext& ctx, const LayerTensors& t, const LayerFacts& facts) const;
-  void check_decode(const LayerContext& ctx, const LayerTensors& t) const;
+  [[nodiscard]] TensorView tile(const LayerContext& ctx, const TensorView& table, std::uint32_t number) const;
+  void check_call(const LayerContext& ctx, const LayerTensors& t, LayerCall call, const LayerFacts& facts) const;
+  void check_gradients(const LayerContext& ctx, Tensors gradients) const;
   void check_all(const LayerContext& ctx, const char* what, Tensors views, const std::vector<TensorSpec>& specs) const;
   // A phase does not use all tensors of its call.
   [[nodiscard]] static bool may_lack(const LayerContext& ctx, const TensorView& view) {
