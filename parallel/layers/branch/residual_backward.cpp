@@ -20,7 +20,7 @@ void ResidualBranch::backward_in_turns(CallSteps& steps, BatchShape shape) const
   if (rows.shared()) cut_dy(steps, rows);
   out_input(steps, shape, rows);
   add_middle(steps, LayerCall::backward, shape);
-  if (rows.shared()) cut_norm_again(steps, shape, x_rows);
+  if (rows.shared()) cut_norm(steps, shape, x_rows, Half::weight);
   in_input(steps, shape, rows);
   for (std::uint32_t i = 0; i < x_rows.count(); ++i) x_rows.gather(steps, Half::weight, i);
   out_weight(steps, shape, x_rows);
@@ -116,18 +116,6 @@ void ResidualBranch::in_input(CallSteps& steps, BatchShape shape, const RowPiece
     });
     if (turn.last_tile) rows.scatter(steps, Half::input, turn.piece);
   });
-}
-
-void ResidualBranch::cut_norm_again(CallSteps& steps, BatchShape shape, const RowPieces& rows) const {
-  const auto own = norm_.statistics(rows_of(shape));
-  steps.compute({.half = Half::weight,
-                 .weights = params_of(norm_),
-                 .x = true,
-                 .work = CallSteps::uses({}, rows.own_rooms()),
-                 .scratch_bytes = own.bytes()},
-                [=, this](LayerContext& ctx, const LayerTensors& t) {
-                  cut_norm(ctx, t, rows, part({ctx.scratch.data, own.dtype, own.shape}, 0, own.shape));
-                });
 }
 
 void ResidualBranch::out_weight(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const {

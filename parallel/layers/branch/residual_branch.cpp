@@ -213,8 +213,8 @@ void ResidualBranch::norm_grad_across(CallSteps& steps, BatchShape shape, const 
                  .carried = Access::update,
                  .work = CallSteps::uses({}, {sums.here})},
                 [=, this](LayerContext& ctx, const LayerTensors& t) {
-                  query_key_norm_.take_grad(ctx, t.weights, t.carried[kDin], saved_of_norms(t).query_key,
-                                            carried_of_query_key(t), t.work[sums.here]);
+                  query_key_norm_.take(ctx, t.carried[kDin], carried_of_query_key(t), saved_of_norms(t).query_key, t.weights,
+                                       t.work[sums.here]);
                 });
   steps.exchange(Half::input, sum_of(sums, shape));
 }

@@ -160,7 +160,8 @@ class ResidualBranch : public TransformerLayer {
   void norm_across(CallSteps& steps, BatchShape shape, const NormSums& sums, const HeldTensor& result) const;
   void norm_grad_across(CallSteps& steps, BatchShape shape, const NormSums& sums) const;
   void take_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, const NormSums& sums) const {
-    query_key_norm_.take(ctx, result, saved_of_norms(t).query_key, t.work[sums.here]);
+    const auto saved = saved_of_norms(t).query_key;
+    query_key_norm_.take(ctx, result, saved, saved, {}, t.work[sums.here]);
   }
   void norm_in_result_grad(LayerContext& ctx, const LayerTensors& t, const NormSums& sums) const;
   // The gradient of all rows of the result of `out`: dy itself without a norm of the result.
@@ -209,7 +210,7 @@ class ResidualBranch : public TransformerLayer {
     return product_flops(shape, width) / product.tiles() * rows.fraction(turn.piece);
   }
   [[nodiscard]] RowPieces pieces(CallSteps& steps, const std::string& name, BatchShape shape, bool in_turn) const;
-  void cut_norm(LayerContext& ctx, const LayerTensors& t, const RowPieces& rows, const NormStatistics& statistics) const;
+  void cut_norm(CallSteps& steps, BatchShape shape, const RowPieces& rows, Half half) const;
   [[nodiscard]] static Take take_of(const RowPieces& rows);
   void forward_in_turns(CallSteps& steps, BatchShape shape) const;
   void in_forward(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
@@ -221,10 +222,8 @@ class ResidualBranch : public TransformerLayer {
   void cut_dy(CallSteps& steps, const RowPieces& rows) const;
   void out_input(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
   void in_input(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
-  void cut_norm_again(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
   void out_weight(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const;
   void in_weight(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const;
-  [[nodiscard]] Accumulate residual_begun() const { return config_.tensor().leads() ? Accumulate::yes : Accumulate::no; }
 
   // On a grid of tensor ranks.
   struct GridCall;

@@ -30,15 +30,13 @@ std::vector<TensorSpec> ResidualBranch::cache(std::int64_t capacity) const {
 }
 
 std::uint64_t ResidualBranch::decode_bytes() const {
-  ScratchArena position, norm, query_key;
+  ScratchArena position, query_key;
   if (!in_.is_apart()) static_cast<void>(Position(*this, position));
-  norm.take(config_.dtype, {1, config_.hidden});
-  norm.take(norm_.statistics(1));
+  const auto norm = scratch_of({{"", config_.dtype, {1, config_.hidden}}, norm_.statistics(1)});
   for (const auto& spec : query_key_norm_.saved(1)) query_key.take(spec);
   const auto last = in_.tiles() - 1;
-  return position.peak_bytes() +
-         std::max({norm.peak_bytes() + in_.scratch_bytes(last, 1), norm.peak_bytes() + out_.scratch_bytes(last, 1),
-                   query_key.peak_bytes() + query_key_norm_.scratch_bytes(1)});
+  return position.peak_bytes() + std::max({norm + in_.scratch_bytes(last, 1), norm + out_.scratch_bytes(last, 1),
+                                           query_key.peak_bytes() + query_key_norm_.scratch_bytes(1)});
 }
 
 void ResidualBranch::in_position(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile, TensorView result,

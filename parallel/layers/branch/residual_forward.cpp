@@ -23,12 +23,22 @@ RowPieces ResidualBranch::pieces(CallSteps& steps, const std::string& name, Batc
   return {steps, name, config_.dtype, config_.tensor(), rows_of(shape), config_.hidden, in_turn};
 }
 
-void ResidualBranch::cut_norm(LayerContext& ctx, const LayerTensors& t, const RowPieces& rows,
-                              const NormStatistics& statistics) const {
-  std::int64_t begin = 0;
-  rows.each_own(t, t.x, [&](const TensorView& normed, const TensorView& x) {
-    norm_.forward(ctx, t.weights, normed, x, statistics.rows(begin, x.shape[0]));
-    begin += x.shape[0];
+// The norm of this rank's rows. The weight half computes it again, with the statistics in scratch.
+void ResidualBranch::cut_norm(CallSteps& steps, BatchShape shape, const RowPieces& rows, Half half) const {
+  const auto again = norm_.statistics(rows_of(shape));
+  Phase phase{.half = half, .weights = params_of(norm_), .x = true, .work = CallSteps::uses({}, rows.own_rooms())};
+  if (half == Half::weight)
+    phase.scratch_bytes = again.bytes();
+  else
+    phase.saved = Access::overwrite;
+  steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    const NormStatistics statistics(half == Half::weight ? TensorView{ctx.scratch.data, again.dtype, again.shape}
+                                                         : t.saved[kStatistics]);
+    std::int64_t begin = 0;
+    rows.each_own(t, t.x, [&](const TensorView& normed, const TensorView& x) {
+      norm_.forward(ctx, t.weights, normed, x, statistics.rows(begin, x.shape[0]));
+      begin += x.shape[0];
+    });
   });
 }
 
@@ -41,10 +51,7 @@ ResidualBranch::Take ResidualBranch::take_of(const RowPieces& rows) {
 void ResidualBranch::forward_in_turns(CallSteps& steps, BatchShape shape) const {
   const bool one_tile = in_.tiles() == 1;  // pieces of all ranks' rows must last for all tiles
   const auto rows = pieces(steps, "rows of norm's result, or of the branch's", shape, one_tile);
-  if (rows.shared())
-    steps.compute(
-        {.weights = params_of(norm_), .x = true, .saved = Access::overwrite, .work = CallSteps::uses({}, rows.own_rooms())},
-        [=, this](LayerContext& ctx, const LayerTensors& t) { cut_norm(ctx, t, rows, t.saved[kStatistics]); });
+  if (rows.shared()) cut_norm(steps, shape, rows, Half::both);
   in_forward(steps, shape, rows);
   add_middle(steps, LayerCall::forward, shape);
   out_forward(steps, shape, rows);
@@ -127,8 +134,9 @@ Phase ResidualBranch::out_phase(const Turn& turn, bool norms) const {
 
 void ResidualBranch::run_out(LayerContext& ctx, const LayerTensors& t, const Turn& turn, const RowPieces& rows,
                              TensorView middle, const ResultNorm::Saved& saved, bool norms, ScratchArena arena) const {
-  auto how = Accumulate::no;
-  if (!on_shares() && !result_norm_) how = turn.first ? begin_residual(ctx, t.y, t.x) : residual_begun();
+  const bool adds = !on_shares() && !result_norm_;
+  const auto how = adds && config_.tensor().leads() ? Accumulate::yes : Accumulate::no;
+  if (adds && turn.first) begin_residual(ctx, t.y, t.x);
   const auto ready = out_.prepare(ctx, t.weights, turn.tile, middle.shape[0], arena);
   rows.each_rank(t, turn.piece, result_norm_ ? saved.result : t.y, [&](const TensorView& to, std::int64_t at) {
     out_.forward(ctx, ready, to, row_slice(middle, at, to.shape[0]), how);

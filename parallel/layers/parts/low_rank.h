@@ -20,8 +20,8 @@
 #include <vector>
 
 #include <terrace/parallel/layers/parts/projection.h>
-#include <terrace/parallel/layers/parts/transformer.h>
 #include <terrace/parallel/layers/parts/scratch.h>
+#include <terrace/parallel/layers/parts/transformer.h>
 #include <terrace/parallel/model/layer.h>
 
 namespace terrace::layers {

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/parallel/layers/parts/transformer.h>
 #include <terrace/parallel/layers/parts/scratch.h>
+#include <terrace/parallel/layers/parts/transformer.h>
 #include <terrace/parallel/model/layer.h>
 
 namespace terrace::layers {

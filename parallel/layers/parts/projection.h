@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include <terrace/parallel/layers/parts/transformer.h>
 #include <terrace/parallel/layers/parts/scratch.h>
+#include <terrace/parallel/layers/parts/transformer.h>
 #include <terrace/parallel/model/layer.h>
 
 namespace terrace::layers {

@@ -57,17 +57,22 @@ TensorSpec QueryKeyNorm::sums(std::int64_t rows) const {
   return {"sums over rows of q and k", accumulator_of(dtype_), {std::ssize(parts_), rows}};
 }
 
-void QueryKeyNorm::take(LayerContext& ctx, TensorView qkv, Tensors saved, TensorView sums) const {
+void QueryKeyNorm::take(LayerContext& ctx, TensorView qkv, Tensors to, Tensors saved, Tensors weights, TensorView sums) const {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& p = parts_[i];
-    ctx.math.columns(ctx.stream, saved[i], 0, qkv, p.first, p.width);
-    if (across()) ctx.math.row_products(ctx.stream, sums_of(sums, i, saved[i].shape[0]), saved[i], saved[i], {}, share(p));
+    ctx.math.columns(ctx.stream, to[i], 0, qkv, p.first, p.width);
+    if (!across()) continue;
+    const auto of_rows = sums_of(sums, i, saved[i].shape[0]);
+    if (weights.empty())
+      ctx.math.row_products(ctx.stream, of_rows, to[i], saved[i], {}, share(p));
+    else
+      ctx.math.row_products(ctx.stream, of_rows, to[i], saved[i], weights[p.param], share(p), offset_);
   }
 }
 
 void QueryKeyNorm::forward(LayerContext& ctx, Tensors weights, TensorView qkv, Tensors saved, ScratchArena arena,
                            TensorView sums) const {
-  if (!across()) take(ctx, qkv, saved, {});
+  if (!across()) take(ctx, qkv, saved, saved, {}, {});
   const auto room = arena.take(scratch(qkv.shape[0]));
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& p = parts_[i];
@@ -78,20 +83,9 @@ void QueryKeyNorm::forward(LayerContext& ctx, Tensors weights, TensorView qkv, T
   }
 }
 
-void QueryKeyNorm::take_grad(LayerContext& ctx, Tensors weights, TensorView dqkv, Tensors saved, Tensors carried,
-                             TensorView sums) const {
-  for (std::size_t i = 0; i < parts_.size(); ++i) {
-    const auto& p = parts_[i];
-    ctx.math.columns(ctx.stream, carried[i], 0, dqkv, p.first, p.width);
-    if (across())
-      ctx.math.row_products(ctx.stream, sums_of(sums, i, saved[i].shape[0]), carried[i], saved[i], weights[p.param], share(p),
-                            offset_);
-  }
-}
-
 void QueryKeyNorm::input_grad(LayerContext& ctx, Tensors weights, TensorView dqkv, Tensors saved, Tensors carried,
                               ScratchArena arena, TensorView sums) const {
-  if (!across()) take_grad(ctx, weights, dqkv, saved, carried, {});
+  if (!across()) take(ctx, dqkv, carried, saved, weights, {});
   const auto room = arena.take(scratch(dqkv.shape[0]));
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& p = parts_[i];

@@ -19,8 +19,8 @@
 #include <span>
 #include <vector>
 
-#include <terrace/parallel/layers/parts/transformer.h>
 #include <terrace/parallel/layers/parts/scratch.h>
+#include <terrace/parallel/layers/parts/transformer.h>
 #include <terrace/parallel/model/layer.h>
 
 namespace terrace::layers {
@@ -42,13 +42,11 @@ class QueryKeyNorm {
   [[nodiscard]] bool across() const { return ranks_ > 1; }
   [[nodiscard]] TensorSpec sums(std::int64_t rows) const;
 
-  // For rows [N, row] of q, k and v: take() copies q and k out and, if the norms go across ranks, writes this rank's part of
-  // the sums; forward() writes the norms of q and k in place. `sums` of forward(): those of all ranks; empty if the norms do
-  // not go across.
-  void take(LayerContext& ctx, TensorView qkv, Tensors saved, TensorView sums) const;
+  // For rows [N, row] of q, k and v, or of their gradients: take() copies q and k out, into saved or carried tensors, and, if
+  // the norms go across ranks, writes this rank's part of the sums; with gradients, `weights` are not empty. forward() writes
+  // the norms of q and k in place. `sums` of forward(): those of all ranks; empty if the norms do not go across.
+  void take(LayerContext& ctx, TensorView qkv, Tensors to, Tensors saved, Tensors weights, TensorView sums) const;
   void forward(LayerContext& ctx, Tensors weights, TensorView qkv, Tensors saved, ScratchArena arena, TensorView sums) const;
-  // The same for the gradients of q and k.
-  void take_grad(LayerContext& ctx, Tensors weights, TensorView dqkv, Tensors saved, Tensors carried, TensorView sums) const;
   void input_grad(LayerContext& ctx, Tensors weights, TensorView dqkv, Tensors saved, Tensors carried, ScratchArena arena,
                   TensorView sums) const;
   void weight_grad(LayerContext& ctx, Tensors gradients, Tensors saved, Tensors carried, Accumulate accumulate) const;
