@@ -1,52 +1,44 @@
-"""Runs GoogleTest programs, one after another, large ones in parts at the same time. Each runs even if an earlier one failed; the
-stage then fails at the end.
-
-A program that hangs loses only its own share of the time. A missing program is a failure, because it was to be tested.
-"""
+"""Tests of a GoogleTest program, in parts at the same time."""
 
 import json
 import pathlib
 
-from stages import Deadline, Failed, Skipped, run
+from record import Cut, Failed
 
 SHARDS = pathlib.Path(__file__).with_name("shards.sh")
 MESSAGE = 1500  # characters of each failed test in the record; the program's log has all
 
 
 def outcome(reports):
-    """From a program's JSON reports: how many tests ran, and the messages of those that failed."""
-    suites = [test for report in reports for suite in report["testsuites"] for test in suite["testsuite"]]
-    ran = [test for test in suites if test.get("result") != "SUPPRESSED" and test.get("status") == "RUN"]
+    """From a program's JSON reports: how many tests were named and ran, and the messages of those that failed."""
+    named = [test for report in reports for suite in report["testsuites"] for test in suite["testsuite"]]
+    ran = [test for test in named if test.get("status") == "RUN" and test.get("result") == "COMPLETED"]
     failed = {f"{t['classname']}.{t['name']}": "\n".join(f["failure"] for f in t["failures"])[:MESSAGE] for t in ran if t.get("failures")}
-    skipped = sum(t.get("result") == "SKIPPED" for t in ran)
-    return {"ran": len(ran) - skipped, "skipped": skipped, "failed": failed}
+    skipped = sum(test.get("result") == "SKIPPED" for test in named)
+    return {"ran": len(ran), "skipped": skipped, "failed": failed, "named": len({(t.get("classname"), t["name"]) for t in named})}
 
 
-def run_programs(s, deadline, wanted, parts={}):
-    """`wanted`: name of a program -> its arguments; `parts`: name -> number of parts (default 1). Returns the outcome of each; raises Failed
-    if any failed, was missing or hung."""
-    found, bad = {}, []
-    for position, (name, words) in enumerate(wanted.items()):
-        share = Deadline(deadline.left() / (len(wanted) - position))
-        report = s.scratch / f"{name}.json"
-        reports = [report.with_name(f"{report.name}.{part}") for part in range(parts.get(name, 1))]
-        for each in reports:
-            each.unlink(missing_ok=True)
+def tests(s, name, chosen="*", parts=1):
+    """A part of a row. On the CPU device it only lists the tests. It fails if no test ran: then a test was renamed."""
+
+    def work(part):
+        reports = [s.runs / f"{name}.json.{i}" for i in range(parts)]
+        for report in reports:
+            report.unlink(missing_ok=True)
+        listed = ["--gtest_list_tests"] if s.device == "cpu" else []
+        told = {}
         try:
-            run([SHARDS, len(reports), report, s.test(name), *words], share, s.environment, s.logs, name)
-            found[name] = {}
-        except Skipped as why:
-            if s.elsewhere:
-                raise
-            found[name] = {"missing": str(why)}
+            part.run([SHARDS, parts, s.runs / f"{name}.json", s.test(name), f"--gtest_filter={chosen}", *listed], s.environment)
+        except Cut as why:
+            told["cut"] = str(why)
         except Failed as why:
-            found[name] = {"error": str(why)[-2000:]}
+            told["error"] = str(why)
         # A part that crashed or was ended has written no report.
-        if written := [json.loads(each.read_text()) for each in reports if each.exists() and each.stat().st_size]:
-            found[name] |= outcome(written)
-        if "missing" in found[name] or "error" in found[name] or found[name].get("failed"):
-            bad.append(name)
-        deadline.keep(found)
-    if bad:
-        raise Failed(f"not as it should be: {', '.join(bad)}\n" + "\n".join(f"{name}: {json.dumps(found[name])[:900]}" for name in bad))
-    return found
+        told |= outcome([json.loads(report.read_text()) for report in reports if report.exists() and report.stat().st_size])
+        if told["failed"]:
+            told["error"] = f"{len(told['failed'])} failed: {', '.join(told['failed'])}"
+        elif not told["named" if listed else "ran"] and "cut" not in told:
+            told.setdefault("error", f"no test of {name} ran")
+        return told
+
+    return work

@@ -1,4 +1,4 @@
-"""The settings of the acceptance tests: where the programs are, which device, and all sizes (real ones for a GPU, small ones for a rehearsal)."""
+"""Where everything is that rows use, and how they train: for real, in small for a rehearsal, or only planned for another machine."""
 
 import array
 import json
@@ -12,162 +12,134 @@ import sys
 import time
 
 import models
-from stages import Deadline, Failed, Logs, Skipped, run
+from record import Cut, Failed, Missing
 
 HERE = pathlib.Path(__file__).resolve().parent
+DISK_RESERVE = 4 << 30  # stays free on the disk for other users
+SPLIT = re.compile(r"\bsplit (?!0\b|1\b)\d")  # in the line of an algorithm that splits the sum
 
 
 def cuda_libraries():
-    """The folders of CUDA's libraries in PyTorch's wheels, for LD_LIBRARY_PATH."""
-    folders = []
-    for path in map(pathlib.Path, sys.path):
-        folders += sorted(str(p) for p in path.glob("nvidia/*/lib"))
-    return folders
-
-
-GIB = 1 << 30
-SCALES = {"MiB": 1 << 20, "GiB": GIB, "TiB": 1 << 40}
-
-
-def bytes_of(text):
-    """ "139GiB" or "3.00 GiB"."""
-    number, unit = re.fullmatch(r"([\d.]+) ?([MGT]iB)", text).groups()
-    return int(float(number) * SCALES[unit])
-
-
-def mebibytes(count):
-    return f"{int(count) >> 20}MiB"
+    """The folders of CUDA's libraries in PyTorch's wheels."""
+    return [str(folder) for path in map(pathlib.Path, sys.path) for folder in sorted(path.glob("nvidia/*/lib"))]
 
 
 class Setting:
-    # What runs must leave free: on the host for the program, the driver and the system; on the device for CUDA and its
-    # libraries; on the disk for other users.
-    HOST_RESERVE, DEVICE_RESERVE, DISK_RESERVE = 8 * GIB, 4 * GIB, 4 * GIB
-
-    def __init__(self, options):
-        self.device, self.small, self.plans_only = options.device, options.small, options.plan
-        # Flags that describe a machine other than this one; flags of a run take precedence.
-        self.elsewhere = {}
-        if options.plan and options.machine_profile:
-            self.elsewhere = {"--machine-profile": pathlib.Path(options.machine_profile).resolve(),
-                              "--device-memory": options.device_memory, "--host-memory": options.host_memory}
+    def __init__(self, options, out):
+        self.device, self.small, self.out = options.device, options.small, out
+        self.planned = ["--assumed-costs", "--machine-profile", pathlib.Path(options.plan).resolve()] if options.plan else None
+        self.device_memory, self.host_memory, self.disk_memory = options.tiers.split(",")  # of the machine that is planned for
         self.folder = pathlib.Path(options.folder).resolve()
         self.tests = pathlib.Path(options.tests).resolve() if options.tests else self.folder / "tests"
         self.scratch = pathlib.Path(options.scratch).resolve()
-        self.scratch.mkdir(parents=True, exist_ok=True)
-        self.disk = pathlib.Path(options.disk).resolve() if options.disk else None
-        path = ":".join(cuda_libraries() + [p for p in [os.environ.get("LD_LIBRARY_PATH")] if p])
-        # The machine profile is kept after a call, so that the next call plans with it.
-        self.environment = {"LD_LIBRARY_PATH": path, "XDG_CACHE_HOME": str(self.scratch / "cache")}
-        # The logs are beside the record, or in the folder that it goes to.
-        out = pathlib.Path(options.out).resolve()
-        self.logs = Logs((out if out.is_dir() else out.parent) / f"gpu-{options.call}-logs")
-        self.runs = 0
-        self.matrix_peak = None  # FLOP/s; set once it is measured
-        self.there = self.find(options)
+        self.runs = self.scratch / "runs"  # emptied at both ends; the machine profile beside it stays for the next call
+        self.clear()
+        self.runs.mkdir(parents=True)
+        self.disk = pathlib.Path(options.disk).resolve() if options.disk else self.runs / "disk"
+        self.disk.mkdir(parents=True, exist_ok=True)
+        libraries = cuda_libraries() + [p for p in [os.environ.get("LD_LIBRARY_PATH")] if p]
+        self.environment = {"LD_LIBRARY_PATH": ":".join(libraries), "XDG_CACHE_HOME": str(self.scratch / "cache")}
 
-    def disk_folder(self):
-        folder = self.disk or self.scratch / "disk"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-
-    def find(self, options):
-        """The bytes of each tier that runs may take: on this machine, now, or on the one that the options describe."""
-        there = {"device": bytes_of(options.device_memory), "host": bytes_of(options.host_memory), "disk": bytes_of(options.disk_space)}
-        if self.elsewhere:
-            return there
-        there["host"] = GIB
-        there["disk"] = max(shutil.disk_usage(self.disk_folder()).free - self.DISK_RESERVE, GIB)
-        try:
-            told = self.terrace(Deadline(60), "doctor", "--device", self.device)
-            # The limit of the machine or of this process's control group, whichever is smaller.
-            if host := re.search(r" memory +([\d.]+ [MGT]iB) available", told):
-                there["host"] = max(bytes_of(host[1]) - self.HOST_RESERVE, GIB)
-            gpu = re.search(rf"{self.device} [^,;]*, ([\d.]+ [MGT]iB)", told)
-            there["device"] = max(bytes_of(gpu[1]) - self.DEVICE_RESERVE, GIB) if gpu else there["host"] // 2
-        except (Failed, Skipped) as why:  # the stages will report it, too
-            print(why, file=sys.stderr)
-        return there
-
-    def disk_flags(self, host=None):
-        """The flags for a disk tier of at most the free space, and for the host tier; a rehearsal has little host memory."""
-        limits = ["--nvme-path", self.disk_folder(), "--nvme-limit", mebibytes(self.there["disk"])]
-        return limits + (["--host-memory", "2MiB" if self.small else host] if host else [])
+    def clear(self):
+        shutil.rmtree(self.runs, ignore_errors=True)
 
     def model(self, model):
-        return models.TINY if self.small else model
+        """In a rehearsal, a tiny one for each large one."""
+        return models.TINY if self.small and model.parameters() > 10**8 else model
 
-    def tool(self, name):
-        path = self.folder / "bin" / name
-        if not path.exists():
-            raise Skipped(f"{path} is not there")
-        return path
+    def limit(self, size):
+        """A memory limit, of which a tiny model needs less."""
+        return "1MiB" if self.small else size
+
+    def disk_flags(self):
+        size = self.disk_memory if self.planned else f"{max(shutil.disk_usage(self.disk).free - DISK_RESERVE, 1 << 30) >> 20}MiB"
+        return ["--nvme-path", self.disk, "--nvme-limit", size]
 
     def demand_here(self):
-        if self.elsewhere:
-            raise Skipped("runs are planned for another machine")
+        if self.planned:
+            raise Missing("runs are only planned")
+
+    def demand_gpu(self):
+        self.demand_here()
+        if self.device == "cpu":
+            raise Missing("the CPU device has no link and no GPU")
+
+    def find(self, tool):
+        """A program of NVIDIA's that need not be there."""
+        self.demand_gpu()
+        if found := shutil.which(tool):
+            return found
+        raise Missing(f"{tool} is not installed")
 
     def test(self, name):
         self.demand_here()
         found = sorted(self.tests.glob(f"**/{name}"))
         if not found:
-            raise Skipped(f"{name} is not in {self.tests}")
+            raise Failed(f"{name} is not in {self.tests}")
         return found[0]
 
-    def terrace(self, deadline, *words):
-        return run([self.tool("terrace"), *words], deadline, self.environment, self.logs)
+    def terrace(self, part, *words, environment=None):
+        return part.run([self.folder / "bin/terrace", *words], self.environment | (environment or {}))
 
-    def python(self, deadline, script, *words):
-        """The JSON object that a script in this folder prints. The script ends with 77 if a library is missing."""
+    def python(self, part, script, *words):
+        """The JSON object that a script in this folder prints."""
         self.demand_here()
-        try:
-            out = run([os.environ.get("PYTHON", sys.executable), "-B", HERE / script, *words], deadline, self.environment, self.logs)
-        except Failed as error:
-            if "ended with 77" in str(error):
-                raise Skipped(str(error).splitlines()[2]) from None
-            raise
-        return json.loads(out.splitlines()[-1])
+        return json.loads(part.run([os.environ.get("PYTHON", sys.executable), "-B", HERE / script, *words], self.environment).splitlines()[-1])
 
     def tokens(self, model, sequences):
-        """A file of ids with exactly this many training sequences, and those that are held out."""
-        path = self.scratch / f"tokens-{model.vocab}-{model.seq}-{sequences}.u32"
+        """A file of exactly this many training sequences of random ids."""
+        path = self.runs / f"tokens-{model.vocab}-{model.seq}-{sequences}.u32"
         if not path.exists():
-            count = sequences * model.seq + 1
-            held_out = model.seq + 1
-            while (count + held_out) // 20 > held_out:
-                held_out = (count + held_out) // 20
             draw = random.Random(1)
-            path.write_bytes(array.array("I", (draw.randrange(model.vocab) for _ in range(count + held_out))).tobytes())
+            path.write_bytes(array.array("I", (draw.randrange(model.vocab) for _ in range(sequences * model.seq + 1))).tobytes())
         return path
 
-    def train(self, deadline, model, *flags, batch=1, accumulation=1, steps=6, sequences=None, plan_only=False):
-        """Returns the plan of a run, the metrics of its steps and its result. An ended run has no result, but counts after two steps."""
-        self.runs += 1
-        out = self.scratch / f"run-{self.runs}"
-        plan_only = plan_only or self.plans_only
-        words = ["plan" if plan_only else "train", *model.flags(), "--device", self.device, "--data-format", "u32", "--data",
-                 self.tokens(model, sequences or batch * accumulation * 4), "--batch-size", batch, "--grad-accumulation",
-                 accumulation, "--steps", steps, "--eval-batches", 0, "--durability", "none", "--out-dir", out, "--warmup", 1,
-                 *flags]
-        if self.elsewhere or (plan_only and "--assumed-costs" not in flags):
-            words += ["--assumed-costs"] if "--assumed-costs" not in flags else []
-        if self.elsewhere:
-            words += [word for flag, value in self.elsewhere.items() if flag not in flags for word in (flag, value)]
-        elif not self.small and "--host-memory" not in flags:
-            words += ["--host-memory", mebibytes(self.there["host"])]
-        begin = time.monotonic()
+    def words(self, model, flags, batch, accumulation, steps, sequences):
+        flags = [*model.flags(), "--device", self.device, "--data-format", "u32", "--data", self.tokens(model, sequences), "--batch-size", batch,
+                 "--grad-accumulation", accumulation, "--steps", steps, "--eval-batches", 0, "--durability", "none", "--warmup", 1, *flags]
+        for flag, value in (("--device-memory", self.device_memory), ("--host-memory", self.host_memory)) if self.planned else ():
+            flags += [] if flag in flags else [flag, value]
+        return flags + [word for word in self.planned or [] if word not in flags]
+
+    def plan(self, part, model, *flags, batch=1, accumulation=8, steps=4, sequences=None):
+        words = self.words(model, flags, batch, accumulation, steps, sequences or batch * accumulation * 4)
+        return json.loads(self.terrace(part, "plan", *words, "--json"))
+
+    def train(self, part, model, *flags, batch=1, accumulation=8, steps=4, sequences=None, environment=None):
+        """The figures of a run. One that fails or is cut after two steps has those of its steps, and the reason."""
+        model, accumulation = self.model(model), min(accumulation, 4) if self.small else accumulation
+        tokens = batch * accumulation * model.seq
+        if self.planned:
+            return measured(self.plan(part, model, *flags, batch=batch, accumulation=accumulation, steps=steps, sequences=sequences), [], model, tokens)
+        out, begin, bad = self.runs / "run", time.monotonic(), {}
+        words = self.words(model, flags, batch, accumulation, steps, sequences or batch * accumulation * 4)
         try:
-            told = self.terrace(deadline, *words, *(["--json"] if plan_only else []))
-            if plan_only:
-                return json.loads(told), [], {}
-            return (*left_behind(out), json.loads((out / "result.json").read_text()) | {"wall_s": time.monotonic() - begin})
-        except Failed as why:
-            plan, metrics = left_behind(out)
-            if len(metrics) < 2:
-                raise
-            return plan, metrics, {"cut_short": str(why)[-2000:]}
+            self.terrace(part, "train", *words, "--out-dir", out, environment=environment)
+        except (Cut, Failed) as why:
+            bad = {"cut" if isinstance(why, Cut) else "error": str(why)}
+        try:
+            plan, done = left_behind(out)
+            figures = measured(plan, done, model, tokens) if len(done) > 1 else {}
+            if not bad:
+                figures["beside_steps_s"] = time.monotonic() - begin - sum(step["step_time_s"] for step in done)
+                figures |= self.chosen(json.loads((out / "result.json").read_text()))
+            return figures | bad
         finally:
             shutil.rmtree(out, ignore_errors=True)
+
+    def chosen(self, result):
+        """The hash of the weights and the kernels that a run chose, which are also added to algorithms.txt."""
+        lines = result.get("algorithms") or []
+        file = self.out / "algorithms.txt"
+        known = set(file.read_text().splitlines()) if file.exists() else set()
+        if lines:
+            file.write_text("\n".join(sorted(known | set(lines))) + "\n")
+        return {"weights": result.get("weights_xxh64"), "attention": [line for line in lines if line.startswith("attention")],
+                "split_sums": [line for line in lines if SPLIT.search(line)]}
+
+    def keep_profile(self):
+        for profile in (self.scratch / "cache/terrace").glob("machine*.json"):
+            shutil.copy(profile, self.out)
 
 
 def left_behind(out):
@@ -179,18 +151,14 @@ def left_behind(out):
     return json.loads(plan.read_text()), [json.loads(line) for line in whole]
 
 
-def measured(plan, steps, model, tokens, result=None):
-    """The results of a run: its speed, where its time went, and how they differ from the plan."""
+def measured(plan, steps, model, tokens):
+    """The speed of a run, where its time went, and how both differ from the plan."""
     shown = {"parameters": plan.get("parameters", model.parameters()), "tokens_a_step": tokens, "plan_s": plan.get("step_time_s"),
-             "link": plan.get("link"), "choice": plan.get("choice", {}).get("text"), "planned_peak_bytes": plan.get("peak_bytes")}
-    timed = steps[1:]
-    if timed:
-        seconds = statistics.median(s["step_time_s"] for s in timed)
+             "floor_s": plan.get("floor_s"), "link": plan.get("link"), "choice": plan.get("choice", {}).get("text"),
+             "planned_peak_bytes": plan.get("peak_bytes")}
+    if timed := steps[1:]:
+        seconds = statistics.median(step["step_time_s"] for step in timed)
         shown |= {"step_s": seconds, "tokens_s": tokens / seconds, "model_flop_s": tokens / seconds * model.flops_a_token(),
                   "plan_error": plan["step_time_s"] / seconds - 1, "stall_s": timed[-1]["stall"], "offload": timed[-1]["offload"],
-                  "peak": timed[-1].get("mem"), "losses": [s["loss"] for s in steps]}
-    if result and "wall_s" in result:  # the time for planning, memory, first weights, and the hash of the last weights
-        shown["beside_steps_s"] = result["wall_s"] - sum(s["step_time_s"] for s in steps)
-    if result and "cut_short" in result:
-        shown["cut_short"] = result["cut_short"]
+                  "peak": timed[-1].get("mem"), "losses": [step["loss"] for step in steps]}
     return shown
