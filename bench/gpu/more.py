@@ -5,7 +5,7 @@ import re
 import models
 from models import LLAMA_1B, LLAMA_3B
 from programs import tests
-from record import Failed, Part
+from record import Cut, Failed, Part
 from rows import OFFLOADED, Row, ratios, rival, run, same_bits
 from setting import DISK_RESERVE
 
@@ -80,7 +80,7 @@ def size(s, ladder, state, recipe, disk):
                 if not s.planned and not s.small and 5 * planned + STARTS_S > part.left():
                     told["passed_over"].append(f"{billions}B: would end in {5 * planned + STARTS_S:.0f} s, and {part.left():.0f} are left")
                     continue
-            except Failed as why:
+            except (Cut, Failed) as why:
                 told["passed_over"].append(f"{billions}B: {why}")
                 continue
             told |= {"billions": billions, **s.train(part, model, *flags, **how)}

@@ -349,15 +349,15 @@ class Sizes(unittest.TestCase):
             return {"losses": [2.0, 1.9]}
 
     def test_the_largest_that_has_room_is_accepted_and_ends_in_time(self):
-        s = self.Setting(70.0, Failed("refused"), 10.0)
+        s = self.Setting(70.0, Cut("cut at 66 s", ""), Failed("refused"), 10.0)
         s.planned = []
         there, more.tiers = more.tiers, lambda *_: {"device": 100 << 30, "host": 116 << 30, "disk": 50 << 30}
         try:
-            told = more.size(s, [40, 20, 18, 16], 12, "split", True)["split"](Part(200))
+            told = more.size(s, [40, 20, 19, 18, 16], 12, "split", True)["split"](Part(200))
         finally:
             more.tiers = there
         self.assertEqual(told["billions"], 16)
-        for said, why in zip(told["passed_over"], ("40B: .* there is room", "20B: would end in 410 s", "18B: refused"), strict=True):
+        for said, why in zip(told["passed_over"], ("40B: .* there is room", "20B: would end in 410 s", "19B: cut", "18B: refused"), strict=True):
             self.assertRegex(said, why)
 
     def test_that_do_not_fit_or_do_not_learn_fail(self):
