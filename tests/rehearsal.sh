@@ -53,7 +53,7 @@ for fault in 'gpu_math_test:echo planted; exit 3' 'gpu_kernels_test:sleep 3600';
   printf '#!/bin/sh\n%s\n' "${fault#*:}" >"${fault%%:*}"
 done
 cd /srv
-! acceptance /srv/planted --only 1-3
+! acceptance /srv/planted --only 1,2,5
 END
 timed 'the calls' run_steps_in_bare_root
 python3 -B tests/bench/rehearsal_check.py "$root/srv/results" "$root/srv/planted"
