@@ -13,7 +13,7 @@ endif()
 include(ExternalProject)
 set(folder ${PROJECT_BINARY_DIR}/cuda12)
 set(module ${TERRACE_MODULE_FOLDER}/terrace_cuda12.so)
-string(REPLACE ";" "|" architectures "${CMAKE_CUDA_ARCHITECTURES}")
+string(REPLACE ";" "|" architectures "${given_architectures}")  # empty: those that its toolkit knows
 ExternalProject_Add(terrace_cuda12
   SOURCE_DIR ${PROJECT_SOURCE_DIR}
   BINARY_DIR ${folder}

@@ -91,8 +91,10 @@ void check_line(Problems& problems, const Degrees& g, const ModelShape& model, b
 void check_context(Problems& problems, const Degrees& g, const ModelShape& model, bool several) {
   const std::int64_t s = model.seq_len;
   const bool rings = g.ring != 0;
+  const auto grid = grid_of(g.tensor_mode, static_cast<std::uint32_t>(g.tp), static_cast<std::uint32_t>(g.tensor_depth));
+  const std::int64_t ways = grid && grid->side > 1 ? grid->side : std::max(g.tp, 1);  // of the heads
   const auto in_rings = [&](auto c) {
-    return !rings || (divides(g.ring, c) && c / g.ring <= std::max<std::int64_t>(model.heads / std::max(g.tp, 1), 1));
+    return !rings || (divides(g.ring, c) && c / g.ring <= std::max<std::int64_t>(model.heads / ways, 1));
   };
   const auto ring_of = [&](auto c) { return rings ? g.ring : c; };
   problems.check(

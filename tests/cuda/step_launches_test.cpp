@@ -173,6 +173,7 @@ TEST_F(StepLaunchesTest, OfLlama8B) {
   resident.plan = {.order = Order::horizontal,
                    .recompute = 0,
                    .activations = 0,
+                   .deferred_updates = 0,
                    .update = Tier::device,
                    .prefetch_depth = 2,
                    .assumed_costs = true,

@@ -270,6 +270,13 @@ TEST(Degrees, AGridOfTensorRanksHasASide) {
   EXPECT_THAT(problems({.tp = 4, .tensor_mode = two}, model, 4), IsEmpty());
   EXPECT_THAT(problems({.tp = 8, .tensor_mode = more, .tensor_depth = 2}, model, 8), IsEmpty());
   EXPECT_THAT(problems({.tp = 8, .tensor_mode = three}, model, 8), IsEmpty());
+  // Ranks in a grid have a side's share of the heads: 6 of 12, enough for six ranks of each place in a ring of two.
+  EXPECT_THAT(
+      problems({.tp = 4, .cp = 12, .tensor_mode = two, .ring = 2}, {.heads = 12, .ffn = 96, .seq_len = 48, .hidden = 48}, 48),
+      IsEmpty());
+  EXPECT_THAT(
+      problems({.tp = 4, .cp = 16, .tensor_mode = two, .ring = 2}, {.heads = 12, .ffn = 96, .seq_len = 48, .hidden = 48}, 64),
+      ElementsAre(refuses("cp", "at most a rank for a head", "12")));
   EXPECT_THAT(problems({.tp = 6, .tensor_mode = two}, model, 6),
               ElementsAre(refuses("tp", "square", "nearest legal: 4 and 9")));
   EXPECT_THAT(problems({.tp = 16, .tensor_mode = two}, model, 16),

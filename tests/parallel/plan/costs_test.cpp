@@ -131,6 +131,66 @@ TEST(Simulator, ADiskReadsAndWritesAtOnceAsItWasMeasuredTo) {
   EXPECT_DOUBLE_EQ(both_ways(2 * 4096 / 2.5), 2.5);  // in between
 }
 
+// A CPU device that counts how much is submitted to the stream on which actions are measured, and how often the host waits.
+class CountedDevice final : public Device {
+ public:
+  CountedDevice(Device& inner, bool apart) : inner_(inner), apart_(apart) {}
+  std::string name() const override { return inner_.name(); }
+  std::unique_ptr<Stream> make_stream(std::string name) override {
+    const bool counts = name == "measure";
+    auto inner = inner_.make_stream(std::move(name));
+    return counts ? std::make_unique<Counted>(*this, std::move(inner)) : std::move(inner);
+  }
+  MemoryResource& memory() override { return inner_.memory(); }
+  std::shared_ptr<MemoryResource> host_memory() override { return inner_.host_memory(); }
+  bool computes_on_host() const override { return !apart_; }
+  Math& math() override { return inner_.math(); }
+  ThreadPool& pool() override { return inner_.pool(); }
+  [[nodiscard]] double submitted_a_wait() const { return static_cast<double>(submitted_) / static_cast<double>(waits_); }
+
+ private:
+  class Counted final : public Stream {
+   public:
+    Counted(CountedDevice& device, std::unique_ptr<Stream> inner) : device_(device), inner_(std::move(inner)) {}
+    void submit(std::function<void()> work) override { ++device_.submitted_, inner_->submit(std::move(work)); }
+    void then(Told told) override { inner_->then(std::move(told)); }
+    void wait(const Event& event) override { inner_->wait(event); }
+    Event record() override { return ++device_.waits_, inner_->record(); }
+    void copy(std::byte* to, const std::byte* from, std::size_t bytes) override {
+      ++device_.submitted_, inner_->copy(to, from, bytes);
+    }
+    Device& device() override { return device_; }
+
+   private:
+    CountedDevice& device_;
+    std::unique_ptr<Stream> inner_;
+  };
+  Device& inner_;
+  bool apart_;
+  std::uint64_t submitted_ = 0, waits_ = 0;
+};
+
+// On a device of its own, an action's time must not contain the time to issue it and to learn of its end.
+TEST(MeasuredCosts, AnActionIsIssuedOftenBeforeTheHostWaits) {
+  toy::RunOptions o;
+  const auto model = toy::make_model(o.sizes);
+  const auto request = toy::request_of(o);
+  const MachineProfile profile;
+  const auto planned = plan(model, request, profile);
+  ThreadPool pool(1);
+  const auto cpu = make_cpu_device(pool);
+  const auto optimizer = make_optimizer("adamw", {});
+  const StepMap map(model, planned.map);
+  const std::vector<std::int32_t> tokens(static_cast<std::size_t>(o.shape.batch.tokens()) * o.shape.micro_batches, 1);
+  CountedDevice here(*cpu, false), apart(*cpu, true);
+  for (auto* const device : {&here, &apart}) {
+    walk::ProfileCosts costs(map, profile);
+    running::measure_costs(costs, map, planned.programs.steady, *device, *optimizer, {.tokens = tokens, .targets = tokens},
+                           {.least_s = 0, .total_s = 0});
+  }
+  EXPECT_DOUBLE_EQ(apart.submitted_a_wait(), 8 * here.submitted_a_wait());
+}
+
 TEST(MeasuredCosts, TellTimeAndDecideNothing) {
   toy::RunOptions o;
   o.budget = {2 * kMiB, 4 * kMiB, kUnlimited};
