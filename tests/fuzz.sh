@@ -72,7 +72,7 @@ fuzzer reader "-lfmt -lxxhash $pcre" tests/fuzz/{reader_fuzzer,reader_checks,jso
   examples/lm/weights/{conversions,safetensors,safetensors_header,unique_keys,weight_files}.cpp examples/lm/families/*.cpp \
   offload/io/{direct_io,io_thread,page_buffer,read_ahead,thread_engine,write_behind}.cpp \
   "${unpack[@]}" examples/lm/chat/{,jinja/}*.cpp "${tokenizer[@]}" "examples/lm/tokenizer/words/$regex.cpp" \
-  parallel/layers/parts/{block_pattern,transformer}.cpp parallel/mesh/{features,mesh}.cpp core/machine/{cores,topology}.cpp core/math/{dtype,philox}.cpp \
+  parallel/layers/parts/{block_pattern,transformer}.cpp parallel/mesh/{degrees,features,mesh}.cpp core/machine/{cores,topology}.cpp core/math/{dtype,philox}.cpp \
   core/device/thread_pool_std.cpp core/base/trace.cpp "${core[@]}"
 cmp -s "$build/build.ninja" <<<"$rules" || cat >"$build/build.ninja" <<<"$rules"
 ninja -C "$build" ${jobs:+-j "$jobs"} --quiet
