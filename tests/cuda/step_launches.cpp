@@ -149,7 +149,7 @@ StepLaunches count_launches(const Model& model, const Plan& plan, const std::str
 
   const auto& programs = plan.programs;
   walk.run(programs.fill, sink);
-  walk.run(programs.updates_before_use ? programs.first : programs.steady, sink);
+  walk.run(programs.first, sink);
   walk.run(programs.steady, sink);
   sink.begin();
   sink.end();

@@ -27,7 +27,7 @@ TEST_F(Presets, AreSettings) {
       {"fsdp", {"--zero", "3"}},
       {"zero-offload", {"--zero", "2", "--update", "host"}},
       {"zero-infinity", {"--zero", "3", "--update", "host", "--recompute", "layer", "--nvme-path", "nvme"}},
-      {"patrickstar", {"--zero", "3", "--grad-clip", "0"}}};
+      {"patrickstar", {"--zero", "3", "--grad-clip", "0", "--deferred-updates", "none"}}};
   for (const auto& [preset, flags] : settings) {
     auto words = flags;
     words.insert(words.begin(), "config");

@@ -188,7 +188,7 @@ TEST(MeasuredCosts, AnActionIsIssuedOftenBeforeTheHostWaits) {
     running::measure_costs(costs, map, planned.programs.steady, *device, *optimizer, {.tokens = tokens, .targets = tokens},
                            {.least_s = 0, .total_s = 0});
   }
-  EXPECT_DOUBLE_EQ(apart.submitted_a_wait(), 8 * here.submitted_a_wait());
+  EXPECT_NEAR(apart.submitted_a_wait() / here.submitted_a_wait(), 8, 0.1);  // the end of all rounds is a wait, too
 }
 
 TEST(MeasuredCosts, TellTimeAndDecideNothing) {
