@@ -250,6 +250,7 @@ class Search {
     std::vector<UpdatePlace> shares{place_}, of_first;
     for (const double share : kTriedShares) shares.emplace_back(share);
     const auto best = fastest(c, shares);
+    if (request_.updates_before_use) return best;  // then the first layer's update does not come last
     of_first.push_back(best);
     for (const double share : kTriedShares) of_first.emplace_back(best.device_share(), share);
     return fastest(c, of_first);
