@@ -68,6 +68,11 @@ struct ChunkUpdate {
   Stored parameter, master, gradient;
   std::array<Stored, 2> states = {};       // in the order of Optimizer::states()
   std::span<const UpdatePart> parts = {};  // in ascending order, without overlap
+  // Places that receive weights and states as they were before the update; null: they are not kept. Only on the host.
+  struct Previous {
+    std::byte *parameter = nullptr, *master = nullptr;
+    std::array<std::byte*, 2> states = {};
+  } previous = {};
 };
 
 // A tensor of a layer, for optimizers that need more than one element at a time.

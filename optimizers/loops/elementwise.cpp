@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <terrace/core/device/host_copy.h>
 #include <terrace/optimizers/formats/codecs.h>
 #include <terrace/optimizers/formats/dynamic8.h>
 
@@ -24,6 +25,22 @@ T* at(const Stored& stored, std::int64_t first) {
   return reinterpret_cast<T*>(stored.data) + first;
 }
 Codecs::Half* halves(const Stored& stored, std::int64_t first) { return at<Codecs::Half>(stored, first); }
+
+// Copies elements [first, end) of an array, in whole blocks of 8-bit states.
+void keep(std::byte* to, const Stored& from, std::int64_t first, std::int64_t end) {
+  if (from.format == Format::none || first >= end) return;
+  const auto copy = [&](std::int64_t begin, std::int64_t bytes) {
+    device::copy_past_cache(to + begin, from.data + begin, static_cast<std::size_t>(bytes));
+  };
+  const auto bytes_of = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(rules::bytes_of(from.format, static_cast<std::uint64_t>(n)));
+  };
+  if (!is_dynamic8(from.format)) return copy(bytes_of(first), bytes_of(end) - bytes_of(first));
+  const auto block = first / dynamic8::kBlockElements, blocks = dynamic8::blocks_of(end) - block;
+  copy(first, blocks * dynamic8::kBlockElements);
+  constexpr std::int64_t kScale = sizeof(float);
+  copy(dynamic8::blocks_of(from.elements) * dynamic8::kBlockElements + block * kScale, blocks * kScale);
+}
 
 // How a row is passed to the loop, which may or may not accept 16-bit rows in place.
 template <class A>
@@ -187,7 +204,7 @@ class Tiles {
 
   void run(ThreadPool& pool) const {
     // Includes padding: the first update overwrites all old content of the states' memory.
-    const bool whole = step_.first || weights_.written_whole();
+    const bool whole = step_.first || weights_.written_whole() || keeps_;
     const auto& parts = chunk_.parts;
     const std::int64_t end = whole ? chunk_.parameter.elements : parts.empty() ? 0 : after(parts.back());
     const std::int64_t blocks = (end + kTaskElements - 1) / kTaskElements;
@@ -207,6 +224,7 @@ class Tiles {
 
   void block(std::int64_t b) const {
     const std::int64_t block_end = std::min(chunk_.parameter.elements, (b + 1) * kTaskElements);
+    if (keeps_) keep_block(b * kTaskElements, block_end);
     for (std::int64_t first = b * kTaskElements; first < block_end;) {
       if (coded_) {
         const auto done = coded_tile(first, block_end);
@@ -215,6 +233,13 @@ class Tiles {
       tile(first, std::min(block_end, first + tile_elements_));
       first += tile_elements_;
     }
+  }
+
+  // Just before it is updated, so that the update finds it in the cache.
+  void keep_block(std::int64_t first, std::int64_t end) const {
+    keep(chunk_.previous.parameter, chunk_.parameter, first, end);
+    keep(chunk_.previous.master, chunk_.master, first, end);
+    for (std::size_t i = 0; i < chunk_.states.size(); ++i) keep(chunk_.previous.states[i], chunk_.states[i], first, end);
   }
 
   void tile(std::int64_t tile_first, std::int64_t tile_end) const {
@@ -267,6 +292,7 @@ class Tiles {
   const Opening<A> opening_;
   const Weights<A> weights_;
   const State<A> states_[2];
+  const bool keeps_ = chunk_.previous.parameter != nullptr;
   bool coded_ = false;  // true: the loop can process whole 8-bit blocks in place (coded_tile())
   std::int64_t tile_elements_ = 0;
 };

@@ -17,6 +17,8 @@ ActionPlaces::ActionPlaces(const UpdatePlace& update, bool separate_device, cons
 Tier ActionPlaces::tier_of(const Action& a) const {
   switch (a.op) {
     case Op::update:
+    case Op::early:
+    case Op::restore:
     case Op::prepare:
     case Op::exchange: return update_.of(first_update_[a.layer] + a.chunk, first_update_[a.layer] == 0);
     case Op::fill:  // functions on the host do it

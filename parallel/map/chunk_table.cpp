@@ -50,6 +50,7 @@ std::string describe(const Chunk& c, const std::string& layer, std::uint64_t chu
     case Role::tied_bucket: return fmt::format("tied gradient to reduce of {}, group {}", layer, c.position);
     case Role::visited: return "visited weights";
     case Role::update_scratch: return "scratch of updates";
+    case Role::previous: return fmt::format("state of {} from before an early update, chunk {}", layer, c.position);
     case Role::kept: return fmt::format("weights of {} from before an update, chunk {}", layer, c.position);
   }
   return "chunk";

@@ -31,6 +31,7 @@ enum class Role : std::uint8_t {
   visited,      // weights to visit
   update_scratch,
   kept,  // an old weight version
+  previous,  // a state chunk from before an early update
 };
 // Chunks of the model's state. (A commit writes all of them but the gradients.)
 constexpr bool is_state(Role role) { return role == Role::state || role == Role::tied_gradient; }

@@ -32,6 +32,7 @@ class StepMap::Dead {
       case Op::norm: return norm();
       case Op::update:
       case Op::prepare: return update();
+      case Op::restore: return restore();
       case Op::reduce: return reduce();
       case Op::release: return release();
       case Op::visit: return visit();
@@ -42,6 +43,7 @@ class StepMap::Dead {
       case Op::offload:
       case Op::receive:
       case Op::keep:
+      case Op::early:
       case Op::verdict:
       case Op::unify:
       case Op::prefetch: return;
@@ -98,6 +100,12 @@ class StepMap::Dead {
     if (a_.op == Op::prepare || !map_.halves_updates())
       for (const auto i : map_.updated_by(a_)) add(map_.state(ChunkKind::gradient, a_.layer, i));
     if (a_.op == Op::update && map_.options_.layer_unit) add(map_.update_scratch());
+  }
+
+  void restore() {
+    for (const auto kind : map_.kinds_)
+      for (const auto i : map_.updated_by(a_))
+        if (kind != ChunkKind::gradient) add(map_.previous(kind, a_.layer, i));
   }
 
   void reduce() {

@@ -50,6 +50,7 @@ StepMap::StepMap(const Model& model, const Options& options)
                                       .role = mapping::Role::update_scratch});
   if (data().reduces() || pipeline().ranks > 1 || parts().ranks() > 1) add_shared();
   if (pipeline().asynchronous()) add_kept();
+  add_previous();
   if (skips_.any()) buffers_.add_skips_to(chunks_);
 }
 
@@ -162,6 +163,23 @@ void StepMap::add_kept() {
           l, layout_.chunks_of(l), data().shards(ChunkKind::parameter) ? data().group() : 1,
           {.bytes = bytes, .kind = ChunkKind::activation, .end = memory::End::high, .layer = l, .role = mapping::Role::kept});
   }
+}
+
+// Like the kept weight versions, but of the whole state that a rank updates.
+void StepMap::add_previous() {
+  if (options_.early.empty()) return;
+  for (std::uint32_t l = 0; l < layers(); ++l)
+    for (const auto kind : kinds_) {
+      const bool keeps = options_.early.contains(l) && pipeline().holds(l) && kind != ChunkKind::gradient;
+      const auto bytes = options_.recipe.chunk_bytes(kind, layout_.chunk_elements());
+      previous_.push_back(add_runs(l, keeps ? layout_.trained_chunks(l) : 0, data().shards(kind) ? data().group() : 1,
+                                   {.bytes = bytes, .kind = ChunkKind::activation, .layer = l, .role = mapping::Role::previous}));
+    }
+}
+
+ChunkId StepMap::previous(ChunkKind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const {
+  const auto at = static_cast<std::size_t>(std::ranges::find(kinds_, kind) - kinds_.begin());
+  return ChunkId(previous_.at(layer * kinds_.size() + at) + held_position(kind, chunk_in_layer));
 }
 
 bool StepMap::copies(std::uint32_t layer) const {

@@ -32,6 +32,7 @@
 #include <terrace/parallel/model/skips.h>
 #include <terrace/parallel/model/step_shape.h>
 #include <terrace/parallel/model/update_place.h>
+#include <terrace/parallel/program/layer_set.h>
 #include <terrace/parallel/program/program.h>
 #include <terrace/parallel/program/update_rounds.h>
 
@@ -55,6 +56,7 @@ class StepMap {
     std::optional<LayerUnit> layer_unit = {};   // Optimizer::layer_unit(): one update action a layer
     std::vector<ParamGroup> param_groups = {};  // rates and decays of parameters by name
     std::vector<std::string> freeze = {};       // parameters that training only reads (freeze.h)
+    LayerSet early = {};                        // layers that are updated early (early_updates.h)
   };
   StepMap(const Model& model, const Options& options);
   StepMap(const StepMap&) = delete;  // its parts refer to each other
@@ -175,6 +177,13 @@ class StepMap {
     const auto groups = layout_.trained_groups(layer);
     return options_.layer_unit ? std::min(groups, 1U) : groups;
   }
+  // For a layer that is updated early: the chunk that keeps the content of state(kind, layer, chunk_in_layer).
+  [[nodiscard]] ChunkId previous(ChunkKind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const;
+  // True if a run may leave the action out (Sink::leaves_out).
+  [[nodiscard]] bool is_optional(const Action& a) const {
+    if (has_phases(a.op)) return phases_.is_optional(a);
+    return a.op == Op::early || a.op == Op::restore || a.op == Op::update || a.op == Op::prepare || a.op == Op::exchange;
+  }
   // True if the group is frozen; frozen chunks have a weight and nothing else.
   [[nodiscard]] bool is_frozen(std::uint32_t layer, std::uint32_t of_group) const {
     return of_group >= layout_.trained_groups(layer);
@@ -205,6 +214,7 @@ class StepMap {
   void add_state();
   void add_shared();
   void add_kept();
+  void add_previous();
   void demand_tied_together() const;
   void use_run(std::vector<Use>& uses, ChunkId first, std::uint32_t count, Access access) const;
   void use_phase(std::vector<Use>& uses, const Action& action) const;
@@ -246,6 +256,7 @@ class StepMap {
   std::uint32_t tied_bucket_ = kNone;
   std::uint32_t visited_weights_ = kNone, visited_masters_ = kNone;
   std::vector<std::uint32_t> kept_;  // [layer]: its first copy; the others follow
+  std::vector<std::uint32_t> previous_;     // [layer · kinds + kind]; empty if no layer is updated early
   std::uint32_t update_scratch_ = 0;
   std::uint64_t update_scratch_bytes_ = 0;
   std::vector<LayerNeeds> layer_needs_;  // for an optimizer of whole layers

@@ -76,10 +76,10 @@ void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
 // An update is whole or in halves. The first half reads weights and gradients, the second writes weights; each state belongs to
 // one half.
 void StepMap::use_updated(std::vector<Use>& uses, const Action& a) const {
-  const bool halves = halves_updates(), prepares = a.op == Op::prepare, finishes = a.op == Op::update;
+  const bool halves = halves_updates(), prepares = a.op == Op::prepare, finishes = !prepares, keeps = a.op == Op::early;
   const auto access = [&](ChunkKind kind) -> std::optional<Access> {
     if (kind == ChunkKind::gradient) return finishes && halves ? std::nullopt : std::optional{Access::read};
-    if (kind == ChunkKind::parameter && options_.recipe.copies_master())
+    if (kind == ChunkKind::parameter && options_.recipe.copies_master() && !keeps)
       return prepares ? std::nullopt : std::optional{Access::overwrite};
     if (kind == ChunkKind::parameter || kind == ChunkKind::master) return prepares ? Access::read : Access::update;
     const bool whole = rules::is_packed(options_.recipe.format_of(kind)) && options_.layer_unit->second_moment == Packed::whole;
@@ -88,6 +88,9 @@ void StepMap::use_updated(std::vector<Use>& uses, const Action& a) const {
   for (const auto kind : kinds_)
     if (const auto how = access(kind))
       for (const auto i : updated_by(a)) uses.push_back({state(kind, a.layer, i), *how});
+  for (const auto kind : kinds_)
+    if (keeps && kind != ChunkKind::gradient)
+      for (const auto i : updated_by(a)) uses.push_back({previous(kind, a.layer, i), Access::overwrite});
   if (options_.layer_unit) use_some(uses, update_scratch(), finishes && halves ? Access::update : Access::overwrite);
 }
 
@@ -127,7 +130,16 @@ std::vector<Use> StepMap::uses(const Action& a) const {
         if (layout_.adds_tied(a.layer, i)) uses.push_back({tied_gradient(i), Access::read});
       break;
     case Op::update:
+    case Op::early:
     case Op::prepare: use_updated(uses, a); break;
+    case Op::restore:
+      for (const auto kind : kinds_)
+        for (const auto i : updated_by(a)) {
+          if (kind == ChunkKind::gradient) continue;
+          uses.push_back({previous(kind, a.layer, i), Access::read});
+          uses.push_back({state(kind, a.layer, i), Access::overwrite});
+        }
+      break;
     case Op::fill:
       for (const auto kind : kinds_)
         if (kind == ChunkKind::parameter || (kind == ChunkKind::master && !is_frozen(a.layer, a.chunk)))

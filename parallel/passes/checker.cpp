@@ -23,11 +23,16 @@ class StepChecker {
     for (std::uint32_t l = 0; l < program.layers; ++l)
       if (updates.of(l) == Updates::before_use && map.pipeline().holds(l))
         for (const auto i : map.final_gradients(l)) content_[index(map.state(ChunkKind::gradient, l, i))] = true;
+    for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
+      if (const auto& chunk = map.chunks()[ChunkId(c)]; chunk.role == mapping::Role::previous)
+        content_[c] = updates.of(chunk.layer) == Updates::before_use;
     for (std::uint32_t l = 0; l < program.layers; ++l) {
       layers_[l].forward.resize(program.micro_batches);
       layers_[l].backward.resize(program.micro_batches);
       layers_[l].input_half.resize(program.micro_batches);
       layers_[l].updated.resize(map.updates_of(l));
+      layers_[l].early.resize(map.updates_of(l));
+      layers_[l].restored.resize(map.updates_of(l));
       layers_[l].exchanged.resize(map.layout().groups_of(l));
       layers_[l].gathered.resize(map.layout().groups_of(l), true);
       layers_[l].version.resize(map.layout().groups_of(l));
@@ -47,7 +52,7 @@ class StepChecker {
 
  private:
   struct LayerState {
-    std::vector<bool> forward, backward, input_half, updated;
+    std::vector<bool> forward, backward, input_half, updated, early, restored;
     std::vector<bool> exchanged;         // [group], for weights with a copy on another rank: the new content has been exchanged
     std::vector<std::uint32_t> version;  // [group], for sharded weights: the weight version that is gathered
     std::vector<bool> gathered;          // [group]; false: the updated weights have not reached every rank yet
@@ -117,6 +122,8 @@ class StepChecker {
       case Op::keep: return keep(a);
       case Op::release: return release(a);
       case Op::update: return update(a, layer);
+      case Op::early: return early(a, layer);
+      case Op::restore: return restore(a, layer);
       case Op::prepare: return prepare(a, layer);
       case Op::exchange: return exchange(a, layer);
       default: fail(a, "does not belong in a training step");
@@ -189,6 +196,7 @@ class StepChecker {
   void update(const Action& a, LayerState& layer) {
     if (updates_.of(a.layer) == Updates::none) fail(a, "this step must not contain updates of the layer");
     if (a.chunk >= layer.updated.size()) fail(a, fmt::format("the layer has {} updates", layer.updated.size()));
+    if (is_early(a.layer) && !layer.restored[a.chunk]) fail(a, "its state from before the early update has not been restored");
     once(a, layer.updated[a.chunk], "update");
     if (map_.halves_updates() && !layer.prepared) fail(a, "its prepare action has not run");
     if (!map_.layer_needs(a.layer).exchanges.empty() && !layer.shared) fail(a, "its exchange action has not run");
@@ -201,6 +209,20 @@ class StepChecker {
     }
     if (asynchronous_ && std::ranges::all_of(layer.updated, [](bool u) { return u; })) begin_next_update(layer);
   }
+  // In every step that contains them, in the backward and before the pending update of the same chunk.
+  void early(const Action& a, LayerState& layer) {
+    if (!is_early(a.layer)) fail(a, "the layer is not updated early");
+    if (a.chunk >= layer.early.size()) fail(a, fmt::format("the layer has {} updates", layer.early.size()));
+    if (!layer.norm) fail(a, "the layer's gradient is not complete");
+    once(a, layer.early[a.chunk], "early update");
+  }
+  void restore(const Action& a, LayerState& layer) {
+    if (!is_early(a.layer) || updates_.of(a.layer) == Updates::none) fail(a, "no early update of the layer is pending");
+    if (a.chunk >= layer.restored.size()) fail(a, fmt::format("the layer has {} updates", layer.restored.size()));
+    if (layer.updated[a.chunk]) fail(a, "its pending update has run already");
+    once(a, layer.restored[a.chunk], "restoration");
+  }
+  [[nodiscard]] bool is_early(std::uint32_t layer) const { return map_.options().early.contains(layer); }
   static void begin_next_update(LayerState& layer) {
     ++layer.made;
     layer.norm = layer.prepared = layer.shared = false;
@@ -424,13 +446,16 @@ class StepChecker {
       if (!layer.norm && map_.layout().trained_chunks(l) != 0) incomplete(fmt::format("layer {} has no norm", l));
       for (std::uint32_t c = 0; updates_.of(l) != Updates::none && c < layer.updated.size(); ++c)
         if (!layer.updated[c]) incomplete(fmt::format("chunk {} of layer {} is never updated", c, l));
+      for (std::uint32_t c = 0; is_early(l) && c < layer.early.size(); ++c)
+        if (!layer.early[c]) incomplete(fmt::format("chunk {} of layer {} is never updated early", c, l));
     }
     if (map_.layout().has_tied() && map_.copies(map_.layout().tied_home()))
       for (const auto c : map_.final_gradients(map_.layout().tied_home()))
         if (map_.layout().adds_tied(map_.layout().tied_home(), c) && content_[index(map_.tied_gradient(c))])
           incomplete(map_.describe(map_.tied_gradient(c)) + " is never sent");
     for (std::uint32_t c = 0; c < map_.chunks().size(); ++c)
-      if (content_[c] && map_.chunks()[ChunkId(c)].kind == ChunkKind::activation)
+      if (const auto& chunk = map_.chunks()[ChunkId(c)];
+          content_[c] && chunk.kind == ChunkKind::activation && chunk.role != mapping::Role::previous)
         incomplete(map_.describe(ChunkId(c)) + " is still alive at the end");
     if (updates_.others == Updates::after_verdict && verdicts_ != map_.rounds().updates())
       incomplete(fmt::format("{} of {} verdicts have run", verdicts_, map_.rounds().updates()));

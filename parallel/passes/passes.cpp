@@ -284,13 +284,27 @@ Program with_updates(Program program, const StepMap& map, Updates updates, std::
     for (; updates == Updates::before_use && soon < program.actions.size() && is_near(soon); ++soon)
       add_before(program.actions[soon]);
     out.actions.push_back(a);
-    if (updates != Updates::in_backward || a.op != Op::norm || !layers.contains(a.layer)) continue;
+    if (a.op != Op::norm || !layers.contains(a.layer)) continue;
+    for (; updates == Updates::early && updated[a.layer] < map.updates_of(a.layer); ++updated[a.layer])
+      out.actions.push_back({.op = Op::early, .layer = a.layer, .chunk = updated[a.layer]});
+    if (updates != Updates::in_backward) continue;
     if (a.update != 0) updated[a.layer] = 0;
     add_updates(a.layer, a.update);
   }
   for (std::uint32_t l = 0; updates == Updates::all && l < program.layers; ++l)
     if (layers.contains(l) && (map.pipeline().holds(l) || map.copies(l))) add_updates(l);
   if (updates == Updates::in_backward) add_copies();
+  return out;
+}
+
+Program with_restores(const Program& program, const StepMap& map) {
+  if (map.options().early.empty()) return program;
+  Program out{program.layers, program.micro_batches, {}};
+  for (const auto& a : program.actions) {
+    if (a.op == Op::update && map.options().early.contains(a.layer))
+      out.actions.push_back({.op = Op::restore, .layer = a.layer, .chunk = a.chunk});
+    out.actions.push_back(a);
+  }
   return out;
 }
 
@@ -318,7 +332,9 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
     const auto tier = map.places().tier_of(actions[i]);
     const auto uses = map.uses(actions[i]);
     const auto earliest = ahead(stages.of[i], depth), earliest_place = ahead(stages.of[i], std::min(depth, kPlacesAhead));
-    const bool may_need_nothing = has_phases(actions[i].op) && map.phases().is_optional(actions[i]);
+    const bool may_need_nothing = has_phases(actions[i].op) ? map.phases().is_optional(actions[i])
+                                                            : actions[i].op == Op::restore ||
+                                                                  (actions[i].op == Op::update && map.options().early.contains(actions[i].layer));
     for (const auto& use : uses) {
       if (may_need_nothing) break;
       const bool content = needs_content(use.access);

@@ -49,10 +49,14 @@ void add_update(Program& program, const StepMap& map, const Action& update);
 // none: no updates, for the first step of a run with before_use. all: the pending update alone, after the program's other
 // actions. after_verdict: see asynchronous_passes.h. If every rank needs the updated weights, a gather follows each update; a
 // copy of the weights on another rank of the pipeline is updated by a message.
-enum class Updates : std::uint8_t { none, in_backward, before_use, all, after_verdict };
+// early: like in_backward, before the global norm is known (early_updates.h).
+enum class Updates : std::uint8_t { none, in_backward, early, before_use, all, after_verdict };
 // Gives updates to these layers.
 Program with_updates(Program program, const StepMap& map, Updates updates, std::uint32_t ahead = 0,
                      const LayerSet& layers = LayerSet::all());
+// For layers that are updated early: the update that the previous step left pending begins with the state from before, if the
+// early update is taken back.
+Program with_restores(const Program& program, const StepMap& map);
 // When a step updates its layers: all of them as one word says, or those of a set as another one.
 struct UpdateTimes {
   UpdateTimes(Updates all) : others(all) {}  // NOLINT(google-explicit-constructor)

@@ -112,6 +112,17 @@ void demand_commits(const PlanRequest& request) {
         "`ckpt-interval`");
 }
 
+void demand_early_updates(const PlanRequest& request) {
+  if (request.early.value_or(0) == 0 || request.may_update_early()) return;
+  throw RefusedSetting(
+      "early-updates",
+      !request.updates_before_use
+          ? "without clipping, skipped steps and a dynamic loss scale, no update waits for the norm, so none can be early\n  "
+            "leave out `early-updates`"
+          : "an early update must be taken back if the norm clips, which ranks of a pipeline, `zero` 1 and 2, and optimizers of "
+            "whole layers cannot do\n  give `early-updates` auto or none");
+}
+
 DType gradient_dtype(const Model& model, const PlanRequest& request) {
   return rules::Recipe::of(model.dtype, request.recipe, request.states).gradient;
 }
@@ -230,6 +241,7 @@ void planning::check_request(const Model& model, const PlanRequest& request) {
 
   base::UsageErrors errors;
   errors.gather([&] { demand_commits(request); });
+  errors.gather([&] { demand_early_updates(request); });
   errors.gather([&] { demand_copies_of_state(request); });
   errors.gather([&] {
     if (request.pipeline && request.pipeline->schedule.asynchronous()) demand_asynchronous(request);

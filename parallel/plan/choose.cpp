@@ -43,6 +43,11 @@ std::uint64_t coarse_chunk(const StepMap& map) {
   return best * layout.chunk_elements();
 }
 
+// On the host itself, updates take turns with computing, so it does not matter when they run.
+bool may_choose_early(const PlanRequest& r, const MachineProfile& profile) {
+  return !r.early && r.may_update_early() && profile.separate_device();
+}
+
 class Search {
  public:
   Search(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool)
@@ -80,7 +85,7 @@ class Search {
       };
       add(choice, place_);
       if (place_ != unshared) add(choice, unshared);
-      if (auto in_backward = choice; !deferred_ && std::exchange(in_backward.deferred, 0) != 0) add(in_backward, place_);
+      if (const auto simpler = updates_at_once(choice); simpler != choice) add(simpler, place_);
     }
     out.best.push_back({frugal(plain), request_.prefetch_depth, {}});  // if none of them fits exactly
     out.tried = std::move(tried_);
@@ -128,6 +133,13 @@ class Search {
     return o;
   }
 
+  // The same choice with the simplest times of updates, where the request leaves them open.
+  [[nodiscard]] StepChoice updates_at_once(StepChoice c) const {
+    if (!deferred_) c.deferred = 0;
+    if (!early_) c.early = 0;
+    return c;
+  }
+
   // Simulates each setting only once.
   Timed simulate(const StepChoice& c, const UpdatePlace& update, std::uint32_t depth) { return simulate({c, update, depth}); }
   Timed simulate(const Setting& setting) {
@@ -173,6 +185,7 @@ class Search {
     c.recompute = std::min(c.recompute, layers_);
     c.offload = std::min(c.offload, layers_);
     c.deferred = std::min(c.deferred, layers_);
+    c.early = std::min(c.early, layers_);
     return c;
   }
 
@@ -220,7 +233,7 @@ class Search {
     for (const auto& [order, group] : orders())
       for (const auto offload : ends(offload_))
         for (const auto recompute : ends(recompute_))
-          corners.push_back({order, group, recompute, offload, deferred_.value_or(0)});
+          corners.push_back({order, group, recompute, offload, deferred_.value_or(0), early_.value_or(0)});
     time(corners);
     refine();
   }
@@ -283,10 +296,13 @@ class Search {
     for (std::uint32_t part = 2; part <= 8; part *= 2)
       for (const auto& [count, forced] : {std::pair{&StepChoice::recompute, recompute_},
                                           {&StepChoice::offload, offload_},
-                                          {&StepChoice::deferred, deferred_}}) {
+                                          {&StepChoice::deferred, deferred_},
+                                          {&StepChoice::early, early_}}) {
         const auto at = std::ranges::min_element(tried_, {}, seconds_of);
         if (forced || !at->seconds) continue;
         const auto center = at->choice;
+        const bool of_updates = count == &StepChoice::deferred || count == &StepChoice::early;
+        if (of_updates && simulate(center, place_, tried_depth()).bound_by_compute) continue;
         const auto distance = std::max(1U, layers_ / part);
         auto less = center, more = center;
         less.*count -= std::min(center.*count, distance);
@@ -309,7 +325,7 @@ class Search {
       const auto together = c.order == Order::horizontal ? 1
                             : c.order == Order::vertical ? request_.shape.micro_batches
                                                          : c.group;
-      return std::tuple(c.recompute + c.offload, together, c.recompute, c.deferred);
+      return std::tuple(c.recompute + c.offload, together, c.recompute, c.deferred + c.early);
     };
     std::stable_sort(fitting.begin(), slower,
                      [&](const TriedChoice& a, const TriedChoice& b) { return effort(a) < effort(b); });
@@ -343,7 +359,8 @@ class Search {
   std::uint32_t layers_;
   Count recompute_ = request_.activations.empty() ? request_.recompute : 0,
         offload_ = request_.activations.empty() ? request_.offload : 0,
-        deferred_ = request_.updates_before_use ? 0 : request_.deferred;
+        deferred_ = request_.updates_before_use ? 0 : request_.deferred,
+        early_ = may_choose_early(request_, profile_) ? std::nullopt : Count(request_.early.value_or(0));
   std::uint64_t chunk_elements_ = 0;
   UpdatePlace place_ = Tier::host;
   std::vector<TriedChoice> tried_;
@@ -364,7 +381,8 @@ bool leaves_open(const PlanRequest& r, const MachineProfile& profile) {
   if (!r.trains()) return false;
   if (r.pipeline) return false;  // the schedule is the order; layers keep activations unless the request says otherwise
   if (!r.update && profile.separate_device() && !updates_on_host_only(r, profile)) return true;  // the updates may be shared
-  return !r.order || (r.activations.empty() && (!r.recompute || !r.offload)) || (!r.updates_before_use && !r.deferred);
+  return !r.order || (r.activations.empty() && (!r.recompute || !r.offload)) || (!r.updates_before_use && !r.deferred) ||
+         may_choose_early(r, profile);
 }
 
 StepChoice choice_of(const PlanRequest& r) {
@@ -372,7 +390,8 @@ StepChoice choice_of(const PlanRequest& r) {
           .group = r.order == Order::group_vertical ? r.group : 0,
           .recompute = r.recompute.value_or(0),
           .offload = r.offload.value_or(0),
-          .deferred = r.updates_before_use ? 0 : r.deferred.value_or(0)};
+          .deferred = r.updates_before_use ? 0 : r.deferred.value_or(0),
+          .early = r.early.value_or(0)};
 }
 
 PlanRequest with_choice(const PlanRequest& request, const RankedChoice& ranked) {
@@ -382,6 +401,7 @@ PlanRequest with_choice(const PlanRequest& request, const RankedChoice& ranked) 
   closed.recompute = ranked.choice.recompute;
   closed.offload = ranked.choice.offload;
   closed.deferred = ranked.choice.deferred;
+  closed.early = ranked.choice.early;
   closed.prefetch_depth = ranked.prefetch_depth;
   if (!closed.update) closed.update = ranked.update;
   return closed;
@@ -399,7 +419,8 @@ std::string to_text(const StepChoice& c, std::uint32_t layers) {
                      : c.order == Order::vertical ? "vertical"
                                                   : fmt::format("vertical in groups of {}", c.group);
   const auto deferred = c.deferred == 0 ? "" : fmt::format(", {} updated in the next step", count(c.deferred));
-  return fmt::format("{}, {} recomputed, {} offloaded{}", order, count(c.recompute), count(c.offload), deferred);
+  const auto early = c.early == 0 ? "" : fmt::format(", {} updated before the norm is known", count(c.early));
+  return fmt::format("{}, {} recomputed, {} offloaded{}{}", order, count(c.recompute), count(c.offload), deferred, early);
 }
 
 }  // namespace terrace::planning

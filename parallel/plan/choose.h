@@ -1,5 +1,5 @@
 // Chooses the settings that a request leaves open: the order of a step, which layers recompute or offload their activations,
-// and which ones update their weights in the backward or before their next use.
+// and which ones update their weights in the backward, early or not, or before their next use.
 //
 // Candidates are walked and timed by the planner's own simulator, with the same budgets and the same machine profile, but with
 // coarse chunks and few steps: this is enough to compare them, and each takes milliseconds. The plan of the chosen candidate is
@@ -24,11 +24,12 @@ class ThreadPool;
 
 namespace terrace::planning {
 
-// The order of a step, how many layers recompute or offload their activations, and how many update before their next use.
+// The order of a step, how many layers recompute or offload their activations, and when layers update: without clipping, how
+// many do before their next use; with clipping, how many do early.
 struct StepChoice {
   Order order = Order::horizontal;
   std::uint32_t group = 0;
-  std::uint32_t recompute = 0, offload = 0, deferred = 0;  // layers
+  std::uint32_t recompute = 0, offload = 0, deferred = 0, early = 0;  // layers
   friend bool operator==(const StepChoice&, const StepChoice&) = default;
 };
 // "vertical in groups of 4, 12 layers recompute, all offload"

@@ -62,6 +62,7 @@ class LifeWalk {
     steps();
     note_space();
     if (life_.steps_only) return std::move(out_);
+    restore();
     evaluate();
     commit();
     for (std::uint64_t i = 0; i < request_.visits; ++i) run(programs_.visit);
@@ -125,6 +126,7 @@ class LifeWalk {
 
   void step(std::uint64_t number) {
     const bool whole = !programs_.leaves_pending() || pending_;  // a step with an update
+    const auto early = begin_early(early_, number > 1);
     simulator_.finish_step();
     if (life_.trace) life_.trace->forget_before(static_cast<std::int64_t>(simulator_.step_began() * 1e9));
     out_.steps.push_back(moved_by([&] { run(whole ? programs_.steady : programs_.first); }));
@@ -135,7 +137,25 @@ class LifeWalk {
       times.stall_s[std::string(name_of(Lane::communication))] += results_s_;
       times.end_s += results_s_;
     }
-    count(times, whole && number > 1);
+    count(times, whole && number > 1 && (map_.options().early.empty() || early == EarlyUpdates::Pending::held));
+  }
+
+  // The next step applies early updates in this way, and makes new ones if it `begins`. Returns the way.
+  EarlyUpdates::Pending begin_early(EarlyUpdates::Pending way, bool begins) {
+    simulator_.set_early({map_.options().early, way, begins});
+    early_ = begins && !map_.options().early.empty() ? EarlyUpdates::Pending::held : EarlyUpdates::Pending::none;
+    return way;
+  }
+
+  // A step after one that clipped takes the early updates back and makes none; the one after it does.
+  void restore() {
+    if (early_ != EarlyUpdates::Pending::held) return;
+    begin_early(EarlyUpdates::Pending::restored, false);
+    run(programs_.steady);
+    out_.restoring_seconds = simulator_.finish_step().seconds;
+    begin_early(EarlyUpdates::Pending::none, true);
+    run(programs_.steady);
+    note_space();
   }
 
   // Averages the cost of a step in the long run: once a steady step has come, the steps before it do not count.
@@ -149,6 +169,7 @@ class LifeWalk {
   }
 
   void drain() {
+    begin_early(early_, false);
     if (pending_) run(programs_.drain);
     pending_ = false;
   }
@@ -179,6 +200,7 @@ class LifeWalk {
   void time_commit_beside() try {
     out_.commit_added_seconds = out_.commit_seconds;
     if (!request_.commits_beside || !programs_.updates_before_use) return;
+    begin_early(EarlyUpdates::Pending::none, false);
     run(programs_.first);
     run(programs_.steady);
     simulator_.finish_writes();
@@ -216,6 +238,7 @@ class LifeWalk {
   walk::Simulator simulator_;
   double results_s_ = 0;  // to share the results of a step, before its verdict
   bool pending_ = false;  // an update is pending
+  EarlyUpdates::Pending early_ = EarlyUpdates::Pending::none;
   bool met_steady_ = false;
   std::uint64_t counted_ = 0;  // steps in out_.times
   DryRun out_;

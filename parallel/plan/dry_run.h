@@ -36,6 +36,7 @@ struct DryRun {
   memory::Traffic commit;
   double commit_seconds = 0;
   double commit_added_seconds = 0;  // as Plan has it
+  double restoring_seconds = 0;     // as Plan has it
 };
 
 DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& programs, const Budget& capacity,

@@ -345,6 +345,7 @@ class Planner {
     p.commit_traffic = life.commit;
     p.commit_seconds = life.commit_seconds;
     p.commit_added_seconds = life.commit_added_seconds;
+    p.restoring_seconds = life.restoring_seconds;
     p.commits = commits();
     p.step_traffic = life.steps;
     const auto limit = budget();
@@ -515,6 +516,7 @@ void retime(Plan& p, const Model& model, const PlanRequest& request, const Machi
   set_average(p, request, life);
   p.commit_seconds = life.commit_seconds;
   p.commit_added_seconds = life.commit_added_seconds;
+  p.restoring_seconds = life.restoring_seconds;
 }
 
 void trace_step(const Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile,

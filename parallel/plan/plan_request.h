@@ -50,6 +50,8 @@ struct PlanRequest {
   // Without updates_before_use: the number of layers that are updated before their next use all the same, because the backward
   // cannot hide all updates (layer_set.h says which layers). Empty: chosen.
   std::optional<std::uint32_t> deferred = 0;
+  // With updates_before_use: the number of layers that are updated early (early_updates.h). Empty: chosen.
+  std::optional<std::uint32_t> early = 0;
   std::uint32_t prefetch_depth = kAutoDepth;
   std::uint64_t chunk_elements = 0;   // 0: the planner searches for the best size
   std::int64_t decode_positions = 0;  // not 0: generation instead of training, with caches of this size; shape {1, 1}
@@ -86,6 +88,10 @@ struct PlanRequest {
 
   [[nodiscard]] bool trains() const { return decode_positions == 0 && !evaluates_only; }
   [[nodiscard]] bool two_directions() const { return pipeline && pipeline->schedule.placement.rank_of.size() > 1; }
+  // An early update can be taken back only if no other rank has its result, and chunk by chunk.
+  [[nodiscard]] bool may_update_early() const {
+    return updates_before_use && !pipeline && !layer_unit && !sharding().gathers_updates();
+  }
   [[nodiscard]] StateSharding sharding() const { return {data, mesh, rank, two_directions()}; }
 };
 

@@ -31,7 +31,8 @@ StepMap::Options map_options(const Model& model, const PlanRequest& r, const Mac
           .rank = r.mesh.at(r.rank, kDataAxes, 0),
           .layer_unit = r.layer_unit,
           .param_groups = r.param_groups,
-          .freeze = r.freeze};
+          .freeze = r.freeze,
+          .early = early_layers(static_cast<std::uint32_t>(model.layers.size()), r.early.value_or(0))};
 }
 
 std::uint32_t evaluated_at_once(const PlanRequest& r) {
@@ -120,18 +121,20 @@ class ProgramWriter {
     out.updates_before_use = request_.updates_before_use;
     if (!out.updates_before_use) out.deferred = deferred_layers(layers(), request_.deferred.value_or(0));
     const auto deferred = out.updates_before_use ? LayerSet::all() : out.deferred;
-    // Updates in the backward follow all phases of a norm. Updates before use have a distance counted in phases, like
+    // Updates in the backward, early or not, follow all phases of a norm. Updates before use have a distance counted in phases, like
     // prefetches.
-    step = passes::with_phases(passes::with_updates(step, map_, passes::Updates::in_backward, 0, deferred.others()), map_);
+    step = passes::with_updates(step, map_, passes::Updates::in_backward, 0, deferred.others());
+    step = passes::with_phases(passes::with_updates(step, map_, passes::Updates::early, 0, map_.options().early), map_);
     const auto with = [&](passes::Updates pending) {
-      const auto p = passes::with_updates(step, map_, pending, update_ahead(), deferred);
+      const auto p = passes::with_restores(passes::with_updates(step, map_, pending, update_ahead(), deferred), map_);
       passes::check_step(p, map_, {deferred, pending, passes::Updates::in_backward});
       return finish(p);
     };
     out.first = with(passes::Updates::none);
     out.steady = out.leaves_pending() ? with(passes::Updates::before_use) : out.first;
     if (out.leaves_pending())
-      out.drain = finish(passes::with_updates({layers(), 0, {}}, map_, passes::Updates::all, 0, deferred));
+      out.drain = finish(passes::with_restores(
+          passes::with_updates({layers(), 0, {}}, map_, passes::Updates::all, 0, deferred), map_));
     return out;
   }
 

@@ -17,4 +17,8 @@ LayerSet deferred_layers(std::uint32_t layers, std::uint32_t count) {
   return LayerSet(std::move(deferred));
 }
 
+LayerSet early_layers(std::uint32_t layers, std::uint32_t count) {
+  return deferred_layers(layers, layers - std::min(layers, count)).others();
+}
+
 }  // namespace terrace

@@ -35,5 +35,7 @@ class LayerSet {
 // gradients it has, the deeper one, which is needed later. So these layers are spread evenly over the model, but the first
 // ones are taken last, because the next forward would wait for them at once.
 LayerSet deferred_layers(std::uint32_t layers, std::uint32_t count);
+// The layers that are updated early, if `count` of `layers` are: those that are not deferred.
+LayerSet early_layers(std::uint32_t layers, std::uint32_t count);
 
 }  // namespace terrace

@@ -16,7 +16,7 @@ constexpr std::array<std::string_view, kOps> kNames{"forward",  "recompute", "ba
                                                     "norm",     "update",    "prefetch", "fill",           "visit",
                                                     "evaluate", "decode",    "gather",   "reduce",         "release",
                                                     "offload",  "send",      "receive",  "prepare",        "exchange",
-                                                    "keep",     "verdict",   "unify"};
+                                                    "keep",     "verdict",   "unify",    "early",          "restore"};
 constexpr std::array<std::string_view, 4> kPayloads{"activation", "gradient", "weights", "tied-gradient"};
 
 bool has_micro_batch(Op op) { return is_layer_action(op) || op == Op::reduce || op == Op::offload; }

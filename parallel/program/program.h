@@ -47,8 +47,11 @@ enum class Op : std::uint8_t {
   verdict,  // update
   // Between tensor ranks (tensor_parallel.h).
   unify,  // layer: sums the complete gradients of parameters that several ranks hold
+  // Early updates (early_updates.h).
+  early,    // layer, chunk: keeps the state and updates it before the global norm is known
+  restore,  // layer, chunk: the state from before its early update
 };
-inline constexpr std::size_t kOps = 23;
+inline constexpr std::size_t kOps = 25;
 constexpr bool is_forward(Op op) { return op == Op::forward || op == Op::recompute || op == Op::evaluate; }
 constexpr bool is_backward(Op op) { return op == Op::backward || op == Op::backward_input || op == Op::backward_weight; }
 // Actions that compute with a layer's weights for a micro-batch.
@@ -74,14 +77,14 @@ constexpr bool communicates(Op op) {
 // Actions beside layer actions, for chunks or updates; a prefetch's distance does not count them.
 constexpr bool is_chunk_action(Op op) {
   return op == Op::update || op == Op::fill || op == Op::visit || communicates(op) || op == Op::release || is_message(op) ||
-         op == Op::prepare || op == Op::keep;
+         op == Op::prepare || op == Op::keep || op == Op::early || op == Op::restore;
 }
 
 struct Action {
   Op op = Op::forward;
   std::uint32_t layer = 0;
   std::uint32_t micro_batch = 0;
-  std::uint32_t chunk = 0;   // update, fill, visit, gather, reduce: group within the layer; prefetch: the ChunkId; messages of
+  std::uint32_t chunk = 0;   // update, early, restore, fill, visit, gather, reduce: group within the layer; prefetch: the ChunkId; messages of
                              // weights and their gradients: group
   Tier tier = Tier::device;  // prefetch only
   Payload payload = Payload::activation;  // of messages

@@ -157,6 +157,7 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
   switch (action.op) {
     case Op::norm: norm(action, views); break;
     case Op::update:
+    case Op::early:
     case Op::prepare: {
       const auto starts = [&](const Use& use) {
         return rules::is_optimizer_state(map.chunks()[use.chunk].kind) && use.access == Access::overwrite;
@@ -168,6 +169,7 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
     case Op::fill: fill(action, views); break;
     case Op::visit: visit(action, views); break;
     case Op::keep: keep(action, views); break;
+    case Op::restore: restore(action, views); break;
     case Op::verdict: verdict(action); break;
     case Op::gather:
     case Op::exchange:

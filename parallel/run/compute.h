@@ -27,6 +27,7 @@
 #include <terrace/parallel/map/gradient_squares.h>
 #include <terrace/parallel/map/step_map.h>
 #include <terrace/parallel/mesh/groups.h>
+#include <terrace/parallel/program/early_updates.h>
 #include <terrace/parallel/program/layer_set.h>
 
 namespace terrace {
@@ -63,6 +64,8 @@ struct StepInput {
   UpdateStep update = {};   // for the updates in this program, less:
   UpdateStep pending = {};  // for those of the layers in `deferred`, which the previous step left pending
   LayerSet deferred = {};
+  EarlyUpdates early = {};
+  UpdateStep early_update = {};  // for early updates
   std::span<const UpdateStep> updates = {};  // for a program with several updates: one for each
   double greatest_norm = 0;                  // verdicts clip the unscaled gradients to this norm; 0: they do not clip
   // Gradient scales of the parameter groups that are clipped separately, used instead of the update's; empty: no such groups.
@@ -102,6 +105,8 @@ class Compute {
 
   // True if an optional phase (Phase::unless_zero) has nothing to do; valid once the stream has reached it.
   [[nodiscard]] bool has_nothing_to_do(const Action& action) const;
+  // True if the input leaves an update out: it has none, or what an early update has done decides.
+  [[nodiscard]] bool leaves_out(const Action& action) const;
 
   // Shares the losses and squares of all ranks, after everything enqueued before. An evaluation shares only the losses, among
   // the ranks with the same micro-batches.
@@ -130,6 +135,8 @@ class Compute {
   void fill(const Action& action, const Views& views);
   void fill_segment(const Action& action, const memory::Segment& segment, const rules::StoredWeights& weights);
   void keep(const Action& action, const Views& views);
+  void keep_state(const Action& action, std::uint32_t chunk, const Views& views, ChunkUpdate& update);
+  void restore(const Action& action, const Views& views);
   void visit(const Action& action, const Views& views);
   void communicate(const Action& action, const Views& views);
   void gather_packed(Communicator& ranks, Stream& stream, const mapping::Collective& gather, comm::Bytes mine, comm::Bytes all);
@@ -141,6 +148,7 @@ class Compute {
   void upload_ids(const StepInput& input);
   void share(const mapping::Collective& sum, std::span<double> numbers);
   void verdict(const Action& action);
+  [[nodiscard]] const UpdateStep& given_step(const Action& action) const;
   [[nodiscard]] UpdateStep update_step(const Action& action, bool first);
   [[nodiscard]] double gradient_scale(const ParamSpec& param) const;  // multiplies update_step()'s
   [[nodiscard]] Stored stored(ChunkKind kind, std::byte* data) const;

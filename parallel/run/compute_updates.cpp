@@ -48,18 +48,20 @@ void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const 
                      .count = static_cast<std::int64_t>(s.elements),
                      .rate = param.rate,
                      .decay = param.decay,
-                     .gradient_scale = gradient_scale(param),
+                     .gradient_scale = a.op == Op::early ? 1 : gradient_scale(param),
                      .stream = math::stream_of(param.name.c_str()) + model::part_number(param.split, map.tensor()),
                      .tensor_element = s.tensor_element});
   }
   chunk.parts = parts;
-  if (const auto step = update_step(a, first); step.step != UpdateStep::kNone)
-    parts_.optimizer->enqueue(stream_for(a), step, chunk);
+  if (a.op == Op::early) {
+    if (first) throw std::logic_error("Compute: a first update cannot be early, because there is no state to take back");
+    keep_state(a, chunk_in_layer, views, chunk);
+  }
+  parts_.optimizer->enqueue(stream_for(a), update_step(a, first), chunk);
 }
 
 void Compute::update_layer(const Action& a, const Views& views, bool first) {
   const auto step = update_step(a, first);
-  if (step.step == UpdateStep::kNone) return;
   const auto& map = *parts_.map;
   const auto& recipe = map.options().recipe;
   std::vector<ChunkUpdate> chunks;
@@ -97,17 +99,23 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
                                                                   : UpdateHalf::both});
 }
 
+const UpdateStep& Compute::given_step(const Action& a) const {
+  return a.op == Op::early                    ? input_->early_update
+         : !input_->updates.empty()           ? input_->updates[a.update]
+         : input_->deferred.contains(a.layer) ? input_->pending
+                                              : input_->update;
+}
+
+// An update that did nothing would still count as having written the weights that it overwrites.
+bool Compute::leaves_out(const Action& a) const {
+  const bool updates = a.op == Op::update || a.op == Op::prepare || a.op == Op::exchange;
+  return (updates && given_step(a).step == UpdateStep::kNone) || input_->early.leaves_out(a);
+}
+
 // Waits for the verdict if the update has one. The lanes have enough work to continue meanwhile.
 UpdateStep Compute::update_step(const Action& a, bool first) {
-  auto step = !input_->updates.empty()             ? input_->updates[a.update]
-              : input_->deferred.contains(a.layer) ? input_->pending
-                                                   : input_->update;
+  auto step = given_step(a);
   step.first = first;
-  if (step.step == UpdateStep::kNone) {
-    // A first update must still set its states to zero, because later updates read them.
-    if (first) step.step = 1, step.learning_rate = step.gradient_scale = 0;
-    return step;
-  }
   auto& [given, factor] = verdicts_.at(a.update);
   if (given && !factor) {
     given->wait();
@@ -116,7 +124,7 @@ UpdateStep Compute::update_step(const Action& a, bool first) {
     factor = std::isfinite(norm) ? clip_factor(norm * step.gradient_scale, input_->greatest_norm) : 0;
   }
   step.gradient_scale *= factor.value_or(1);
-  if (!input_->group_scales.empty()) step.gradient_scale = 1;
+  if (!input_->group_scales.empty() && a.op != Op::early) step.gradient_scale = 1;
   return step;
 }
 
@@ -187,6 +195,37 @@ void Compute::fill_segment(const Action& a, const memory::Segment& s, const rule
         fill(first, std::min(kFillElements, s.elements - first), input_->weights);
     });
   });
+}
+
+// On the host, the update itself keeps what it changes, less the padding behind the elements. A device's stream copies it all.
+void Compute::keep_state(const Action& a, std::uint32_t chunk_in_layer, const Views& views, ChunkUpdate& chunk) {
+  const auto& map = *parts_.map;
+  const auto& recipe = map.options().recipe;
+  auto& stream = stream_for(a);
+  const bool on_host = stream.device().computes_on_host();
+  for (const auto kind : recipe.kinds()) {
+    if (kind == ChunkKind::gradient) continue;
+    const auto state = map.state(kind, a.layer, chunk_in_layer);
+    auto* const previous = views.of(map.previous(kind, a.layer, chunk_in_layer));
+    const auto first = on_host ? rules::bytes_of(recipe.format_of(kind), map.layout().chunk_elements()) : 0;
+    if (const auto bytes = map.chunks()[state].bytes; first < bytes)
+      stream.copy(previous + first, views.of(state) + first, bytes - first);
+    if (!on_host) continue;
+    const auto at = std::ranges::find(recipe.states, kind) - recipe.states.begin();
+    (kind == ChunkKind::parameter ? chunk.previous.parameter
+     : kind == ChunkKind::master  ? chunk.previous.master
+                                  : chunk.previous.states.at(static_cast<std::size_t>(at))) = previous;
+  }
+}
+
+void Compute::restore(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  for (const auto c : map.updated_by(a))
+    for (const auto kind : map.options().recipe.kinds()) {
+      if (kind == ChunkKind::gradient) continue;
+      const auto state = map.state(kind, a.layer, c);
+      stream_for(a).copy(views.of(state), views.of(map.previous(kind, a.layer, c)), map.chunks()[state].bytes);
+    }
 }
 
 void Compute::keep(const Action& a, const Views& views) {

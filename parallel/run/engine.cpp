@@ -258,6 +258,21 @@ struct Engine::Impl {
     std::vector<double> group_scales;
   };
   std::optional<Pending> pending;
+  // The last step's early updates: the update that they assumed; whether it had any; whether set_pending() has judged them, and
+  // how. calm: the last known norm did not clip, so the next step updates early.
+  UpdateStep assumed;
+  bool updated_early = false, judged = true, calm = false;
+  EarlyUpdates::Pending early = EarlyUpdates::Pending::none;
+  [[nodiscard]] EarlyUpdates early_updates(bool begins) const { return {map.options().early, early, begins}; }
+  // Of a step whose update is not applied.
+  void take_back() {
+    if (!std::exchange(updated_early, false)) return;
+    executor->run(plan.programs.drain, {.update = {.step = UpdateStep::kNone},
+                                        .early = {map.options().early, EarlyUpdates::Pending::restored, false}});
+    judged = true;
+    early = EarlyUpdates::Pending::none;
+    walk.drop_gradients();
+  }
   struct Span {
     std::int64_t begin_ns = 0, end_ns = 0;
   };
@@ -283,6 +298,7 @@ void Engine::fill(const WeightSource& weights) {
 }
 
 running::StepResult Engine::step(const StepInput& input) {
+  if (!impl_->judged) impl_->take_back();
   auto in = input;
   const auto& programs = impl_->plan.programs;
   const bool steady = !programs.leaves_pending() || impl_->pending.has_value();
@@ -291,6 +307,12 @@ running::StepResult Engine::step(const StepInput& input) {
     in.group_scales = std::move(impl_->pending->group_scales);
   }
   in.deferred = programs.deferred;
+  // A commit under way still reads the state.
+  in.early = impl_->early_updates(impl_->calm && input.update.step != UpdateStep::kNone && !impl_->committing.valid());
+  in.early_update = impl_->assumed = input.update;
+  impl_->updated_early = in.early.begins && !in.early.layers.empty();
+  impl_->judged = !impl_->updated_early;
+  impl_->early = EarlyUpdates::Pending::none;
   impl_->pending.reset();
   if (steady || !programs.updates_before_use) finish_commit();  // this step updates the state
   auto result = impl_->executor->run(steady ? programs.steady : programs.first, in, Compute::Share::step);
@@ -299,12 +321,24 @@ running::StepResult Engine::step(const StepInput& input) {
 }
 
 void Engine::set_pending(const UpdateStep& update, std::vector<double> group_scales) {
-  if (impl_->plan.programs.updates_before_use) impl_->pending = {update, std::move(group_scales)};
+  if (!impl_->plan.programs.updates_before_use) return;
+  const auto& assumed = impl_->assumed;
+  if (update.step != UpdateStep::kNone) {
+    const auto is_assumed = [&](double scale) { return scale == assumed.gradient_scale; };
+    impl_->calm = is_assumed(update.gradient_scale) && std::ranges::all_of(group_scales, is_assumed);
+  }
+  const bool held = impl_->calm && update.step == assumed.step && update.learning_rate == assumed.learning_rate &&
+                    update.seed == assumed.seed;
+  if (impl_->updated_early) impl_->early = held ? EarlyUpdates::Pending::held : EarlyUpdates::Pending::restored;
+  impl_->judged = true;
+  impl_->pending = {update, std::move(group_scales)};
 }
 
 void Engine::skip() {
   if (!impl_->plan.programs.updates_before_use) throw std::logic_error("Engine: skip() after an update in the backward");
   impl_->pending.reset();
+  impl_->take_back();
+  impl_->calm = false;
   impl_->walk.drop_gradients();
 }
 
@@ -321,11 +355,15 @@ void Engine::average() {
 std::uint64_t Engine::average_every() const { return impl_->plan.average.every; }
 
 void Engine::drain() {
+  if (!impl_->judged) impl_->take_back();
   if (!impl_->pending) return;
   finish_commit();
-  const StepInput input{
-      .update = impl_->pending->update, .group_scales = std::move(impl_->pending->group_scales), .weights = {}};
+  const StepInput input{.update = impl_->pending->update,
+                        .early = impl_->early_updates(false),
+                        .group_scales = std::move(impl_->pending->group_scales),
+                        .weights = {}};
   impl_->pending.reset();
+  impl_->early = EarlyUpdates::Pending::none;
   impl_->executor->run(impl_->plan.programs.drain, input);
 }
 

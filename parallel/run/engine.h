@@ -60,7 +60,9 @@ class Engine {
   // all, and set_pending() says how they are applied; else StepInput::update says it, of those in the backward and of those
   // that are deferred.
   running::StepResult step(const StepInput& input);
-  // Sets how the update of the step that just ran will be applied; `group_scales` as in StepInput.
+  // Sets how the update of the step that just ran will be applied; `group_scales` as in StepInput. If the plan updates layers
+  // early (early_updates.h), the step has applied StepInput::update to them; another update here takes that back first, and so
+  // does a next call without set_pending().
   void set_pending(const UpdateStep& update, std::vector<double> group_scales = {});
   // Drops the update of the step that just ran, for example after a NaN: weights and states do not change. Only for plans
   // with deferred updates; the others have already applied it (std::logic_error).

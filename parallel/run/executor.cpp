@@ -157,8 +157,9 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const me
   });
 }
 
-// The rank thread waits here until the layer's report is written.
+// For a phase, the rank thread waits here until the layer's report is written.
 bool Executor::leaves_out(const Action& action) {
+  if (!has_phases(action.op)) return compute_.leaves_out(action);
   streams_[index(Lane::compute)]->synchronize();
   return compute_.has_nothing_to_do(action);
 }

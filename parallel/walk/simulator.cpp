@@ -21,6 +21,8 @@ double ProfileCosts::seconds(const Action& a) const {
   const double stream = on_device ? profile_.device_stream : profile_.memory_stream;
   switch (a.op) {
     case Op::update:
+    case Op::early:
+    case Op::restore:
     case Op::prepare:
     case Op::fill:
     case Op::visit:

@@ -22,6 +22,7 @@
 #include <terrace/memory/residency.h>
 #include <terrace/parallel/map/exchange.h>
 #include <terrace/parallel/map/step_map.h>
+#include <terrace/parallel/program/early_updates.h>
 #include <terrace/parallel/program/program.h>
 #include <terrace/parallel/walk/overlap.h>
 #include <terrace/parallel/walk/walk.h>
@@ -80,6 +81,8 @@ class Simulator : public Sink {
   void move(const Move& move) override;
   void compute(const Action& action, std::span<const Use> uses, const memory::Residency::Granted& granted, Lane lane,
                std::uint64_t sequence) override;
+  bool leaves_out(const Action& action) override { return early_.leaves_out(action); }
+  void set_early(const EarlyUpdates& early) { early_ = early; }  // of the programs from now on
   [[nodiscard]] double step_began() const { return step_begin_; }  // on the simulated clock, seconds
   [[nodiscard]] double computed() const;                           // the time at which all actions so far have ended
   // Finishes everything decided so far; returns the times since the last call. A step ends when its compute lane does. The next
@@ -120,6 +123,7 @@ class Simulator : public Sink {
   // [self][other]: how many of other's operations ended before self's current one
   std::array<std::array<std::size_t, kLanes>, kLanes> passed_{};
   double step_begin_ = 0, not_before_ = 0;
+  EarlyUpdates early_;
   bool computes_ = false;  // the step has had an action on the compute lane
   SimulatedTimes times_;
   OverlapMeter overlap_;

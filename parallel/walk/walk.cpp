@@ -113,7 +113,7 @@ void Walk::prefetch(const Action& action) {
 }
 
 void Walk::compute(std::uint64_t at, const Action& action, Sink& sink) {
-  if (has_phases(action.op) && map_.phases().is_optional(action) && sink.leaves_out(action)) return drop_dead(at);
+  if (map_.is_optional(action) && sink.leaves_out(action)) return drop_dead(at);
   const auto uses = let_empty_begin(action, std::span(uses_).subspan(first_use_[at], first_use_[at + 1] - first_use_[at]));
   const auto tier = map_.places().tier_of(action);
   const auto lane = map_.places().lane_of(action);

@@ -26,8 +26,8 @@ class Sink {
   // Runs the action as operation `sequence` of `lane`; use i lies at granted.offsets[i].
   virtual void compute(const Action& action, std::span<const Use> uses, const memory::Residency::Granted& granted, Lane lane,
                        std::uint64_t sequence) = 0;
-  // For an action with an optional phase: true if the sink knows that it would do nothing. The walk then requests nothing for
-  // it.
+  // For an action that is optional (StepMap::is_optional): true if the sink knows that it has nothing to do. The walk then
+  // requests nothing for it.
   virtual bool leaves_out(const Action&) { return false; }
 };
 

@@ -33,7 +33,8 @@ struct RunOptions {
   bool recompute = false, offload = false;         // for all layers
   std::vector<LayerActivations> activations = {};  // or separately for each layer
   bool before_use = true;
-  std::optional<std::uint32_t> deferred = 0;  // first layers, without before_use
+  std::optional<std::uint32_t> deferred = 0;  // layers, without before_use
+  std::optional<std::uint32_t> early = 0;     // layers, with before_use
   const char* loss_scale = "off";
   std::optional<UpdatePlace> update;
   std::uint32_t depth = kAutoDepth;
@@ -99,6 +100,7 @@ inline PlanRequest request_of(const RunOptions& o) {
                       .update = o.update,
                       .updates_before_use = o.before_use,
                       .deferred = o.deferred,
+                      .early = o.early,
                       .prefetch_depth = o.depth,
                       .chunk_elements = o.chunk_elements,
                       .steps = o.steps,

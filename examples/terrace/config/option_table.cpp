@@ -404,7 +404,12 @@ std::vector<Option> make_table() {
       layer_count("train", "deferred-updates", &Plan::deferred_updates, kRanks,
                   "without clipping, layers that are updated in the next step, before their forward, instead of in the "
                   "backward, because the backward cannot hide all updates: none, all, or a number of them, evenly spread; with "
-                  "clipping, all are",
+                  "clipping, all but the early ones are",
+                  "none", "all"),
+      layer_count("train", "early-updates", &Plan::early_updates, kRanks,
+                  "with clipping, layers that are updated in the backward, before the norm is known; if the norm clips, the next "
+                  "step takes these updates back exactly, at the cost of memory for the state before them: none, all, or a number "
+                  "of them, evenly spread; auto: what is fastest, only with a GPU",
                   "none", "all"),
       number("train", "seed", &Train::seed, {0, 9.2e18}, kSame, "seed of the initial weights and of the order of the data"),
       number("train", "threads", &Run::threads, {0, 4096}, kOwn,

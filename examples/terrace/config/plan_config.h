@@ -16,7 +16,7 @@ struct PlanConfig {
   std::optional<Order> order;      // horizontal or vertical; empty: the faster one
   std::int64_t group = 0;          // micro-batches in a group of the vertical order; 0: all
   // Numbers of layers, or kAllLayers; empty: what is fastest.
-  std::optional<std::uint32_t> recompute, activations, deferred_updates;
+  std::optional<std::uint32_t> recompute, activations, deferred_updates, early_updates;
   std::optional<UpdatePlace> update;            // empty: the fastest place
   std::optional<std::uint32_t> prefetch_depth;  // empty: chosen
   bool assumed_costs = false;                   // times come from the machine profile alone, as for another machine

@@ -21,6 +21,8 @@ std::string choice_lines(const Plan& p) {
     fmt::format_to(std::back_inserter(lines), text, std::forward<A>(a)...);
   };
   say("order {}\n", text_of(p.choice));
+  if (p.restoring_seconds > 0)
+    say("  if the norm clips, the next step takes early updates back, in {:.3f} s\n", p.restoring_seconds);
   if (p.tried.size() < 2) return lines;
   std::vector<planning::TriedChoice> others;
   for (const auto& t : p.tried)

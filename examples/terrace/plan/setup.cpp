@@ -134,6 +134,7 @@ PlanRequest plan_request(const RunConfig& c) {
   // The clip factor, and whether a step is skipped, are known only after the backward.
   r.updates_before_use = Trainer::needs_norm(c.train.grad_clip, c.train.on_non_finite, loss_scale(c), r.param_groups);
   r.deferred = c.plan.deferred_updates;
+  r.early = c.plan.early_updates;
   r.prefetch_depth = c.plan.prefetch_depth.value_or(kAutoDepth);
   r.steps = static_cast<std::uint64_t>(c.train.steps);
   r.evaluate_every = static_cast<std::uint64_t>(c.train.eval_interval);
@@ -338,7 +339,9 @@ nlohmann::json to_json(const RunConfig& c, const Plan& p) {
                  {"group", p.choice.group},
                  {"recompute", recomputing(p.map.activations)},
                  {"offload", offloading(p.map.activations)},
-                 {"deferred_updates", p.choice.deferred}};
+                 {"deferred_updates", p.choice.deferred},
+                 {"early_updates", p.choice.early}};
+  if (p.restoring_seconds > 0) j["restoring_step_time_s"] = of_step(p.restoring_seconds);
   j["tried"] = nlohmann::json::array();
   for (const auto& t : p.tried) {
     j["tried"].push_back({{"choice", to_text(t.choice, layers)}});

@@ -23,19 +23,28 @@ class Checker : public testing::Test {
  protected:
   Model model = toy::make_model({});
   StepMap map{model, {.shape = {{2, 16}, 3}}};
-  Program step(const passes::UpdateTimes& updates) {
+  StepMap with_early{model, {.shape = {{2, 16}, 3}, .early = early_layers(5, 3)}};
+  // The maps with which a program may have these updates.
+  std::vector<const StepMap*> maps(const passes::UpdateTimes& updates) {
+    if (updates.set.empty() && updates.others != Updates::in_backward) return {&map, &with_early};
+    return {&map};
+  }
+  static Program step(const passes::UpdateTimes& updates, const StepMap& map) {
     return with(updates, passes::with_norms(orders::vertical(5, 3), map), map);
   }
+  Program step(const passes::UpdateTimes& updates) { return step(updates, map); }
   // Gives each layer its update.
   static Program with(const passes::UpdateTimes& updates, const Program& order, const StepMap& map) {
-    const auto rest = passes::with_updates(order, map, updates.others, 0, updates.set.others());
-    return passes::with_updates(rest, map, updates.of_set, 0, updates.set);
+    auto p = passes::with_updates(order, map, Updates::early, 0, map.options().early);
+    p = passes::with_updates(p, map, updates.others, 0, updates.set.others());
+    return passes::with_restores(passes::with_updates(p, map, updates.of_set, 0, updates.set), map);
   }
   static std::size_t find(const Program& p, const Action& a) {
     return static_cast<std::size_t>(std::ranges::find(p.actions, a) - p.actions.begin());
   }
   // The refusal's text; empty when the program is accepted.
-  std::string refusal(const Program& p, const passes::UpdateTimes& updates) {
+  std::string refusal(const Program& p, const passes::UpdateTimes& updates) { return refusal(p, updates, map); }
+  static std::string refusal(const Program& p, const passes::UpdateTimes& updates, const StepMap& map) {
     try {
       passes::check_step(p, map, updates);
       return "";
@@ -59,25 +68,29 @@ TEST_F(Checker, AcceptsEveryOrderPassAndUpdateRule) {
 
 TEST_F(Checker, RefusesEachMissingAction) {
   // Every action of a step is needed: without any one of them the program is refused.
-  for (const auto& updates : kTimes) {
-    const auto p = step(updates);
-    for (std::size_t i = 0; i < p.actions.size(); ++i) {
-      auto broken = p;
-      broken.actions.erase(broken.actions.begin() + static_cast<std::ptrdiff_t>(i));
-      EXPECT_NE(refusal(broken, updates), "") << "without " << to_text(p.actions[i]);
+  for (const auto& updates : kTimes)
+    for (const auto* const its : maps(updates)) {
+      const auto p = step(updates, *its);
+      ASSERT_EQ(refusal(p, updates, *its), "");
+      EXPECT_EQ(parse_program(to_text(p)), p);
+      for (std::size_t i = 0; i < p.actions.size(); ++i) {
+        auto broken = p;
+        broken.actions.erase(broken.actions.begin() + static_cast<std::ptrdiff_t>(i));
+        EXPECT_NE(refusal(broken, updates, *its), "") << "without " << to_text(p.actions[i]);
+      }
     }
-  }
 }
 
 TEST_F(Checker, RefusesEachRepeatedAction) {
-  for (const auto& updates : kTimes) {
-    const auto p = step(updates);
-    for (std::size_t i = 0; i < p.actions.size(); ++i) {
-      auto broken = p;
-      broken.actions.insert(broken.actions.begin() + static_cast<std::ptrdiff_t>(i), p.actions[i]);
-      EXPECT_NE(refusal(broken, updates), "") << "twice " << to_text(p.actions[i]);
+  for (const auto& updates : kTimes)
+    for (const auto* const its : maps(updates)) {
+      const auto p = step(updates, *its);
+      for (std::size_t i = 0; i < p.actions.size(); ++i) {
+        auto broken = p;
+        broken.actions.insert(broken.actions.begin() + static_cast<std::ptrdiff_t>(i), p.actions[i]);
+        EXPECT_NE(refusal(broken, updates, *its), "") << "twice " << to_text(p.actions[i]);
+      }
     }
-  }
 }
 
 // The same for actions between data ranks: no gather, reduction or release may be missing or repeated.

@@ -119,6 +119,44 @@ TEST_F(CudaEngine, EveryBudgetOrderAndPlaceOfTheUpdatesGivesTheCpusBits) {
   }
 }
 
+// Updates in the backward that are kept, taken back and applied again, on both sides of the link, without a race.
+TEST_F(CudaEngine, EarlyUpdatesOnEitherSideGiveTheCpusBits) {
+  std::uint64_t tried = 0;
+  for (const auto dtype : {DType::fp32, DType::bf16}) {
+    auto clipping = options(dtype);
+    clipping.steps = 9;
+    auto norms = toy::run(clipping).norms;
+    std::ranges::sort(norms);
+    clipping.greatest_norm = norms[norms.size() / 2];
+    const auto reference = toy::run(clipping);
+    const auto smallest = reference.planned.smallest_bytes[Tier::device];
+    for (const Budget& budget : {Budget{kUnlimited, kUnlimited, 0}, Budget{smallest + 512 * kKiB, kUnlimited, 0},
+                                 Budget{smallest + 512 * kKiB, 768 * kKiB, 256 * kMiB}})
+      for (const auto& update : {UpdatePlace(Tier::host), UpdatePlace(Tier::device), UpdatePlace(0.5)})
+        for (const std::uint32_t early : {2U, kAllLayers}) {
+          ++tried;
+          SCOPED_TRACE(testing::Message() << name_of(dtype) << ", " << early << " layers, update " << to_text(update)
+                                          << (tried % 2 == 0 ? ", lazy seed " : ", jitter seed ") << tried);
+          const auto fake = tried % 2 == 0 ? make_lazy_fake(tried) : make_fake(tried);
+          auto o = on_fake(clipping, fake);
+          Trace trace;
+          o.trace = &trace;
+          o.budget = budget;
+          o.disk_tier = budget.disk != 0;
+          o.update = update;
+          o.early = early;
+          const auto r = toy::run(o);
+          expect_bits(reference, r);
+          const auto spans = trace.spans();
+          const auto ran = [&](const char* op) {
+            return std::ranges::any_of(spans, [&](const TraceSpan& span) { return span.name.starts_with(op); });
+          };
+          EXPECT_TRUE(ran("early ") && ran("restore "));
+          EXPECT_EQ("", fake->leaks());
+        }
+  }
+}
+
 // Otherwise kernels would read tokens over the link four bytes at a time and write squares eight bytes at a time, beside the
 // copies of chunks.
 TEST_F(CudaEngine, TokensAndSquaresCrossTheLinkInOneCopyEach) {

@@ -121,7 +121,8 @@ inline Travel travel_named(std::string_view name) {
   return name == "bf16" ? Travel::bf16 : name == "int8" ? Travel::int8 : Travel::whole;
 }
 inline void put_waiting(Settings& s, std::string_view which) {
-  s.run.before_use = which == "for the norm";
+  s.run.before_use = which.starts_with("for the norm");
+  s.run.early = which.ends_with("less 2 layers") ? 2 : which.ends_with("less all layers") ? kAllLayers : 0;
   s.run.deferred = which == "of 2 layers" ? 2 : which == "of every layer" ? kAllLayers : 0;
 }
 inline Order order_named(std::string_view name) {
@@ -159,7 +160,7 @@ inline const std::vector<Dimension>& dimensions() {
       changes_no_bit("tiers", {"device", "host", "disk"}, [](S& s, Word v) { s.tiers = v; }),
       changes_no_bit("chunk elements", {0, 1, 6'000, 20'000}, [](S& s, int v) { s.run.chunk_elements = static_cast<std::uint64_t>(v); }),
       changes_no_bit("update place", {"planned", "host", "device", "half"}, put_update_place),
-      changes_no_bit("updates wait", {"for the norm", "never", "of 2 layers", "of every layer"}, put_waiting),
+      changes_no_bit("updates wait", {"for the norm", "for the norm less 2 layers", "for the norm less all layers", "never", "of 2 layers", "of every layer"}, put_waiting),
       changes_no_bit("prefetch depth", {kAutoDepth, 0U, 1U, 4U}, [](S& s, std::uint32_t v) { s.run.depth = v; }),
       changes_no_bit("gather ahead", {kAutoDepth, 0U, 1U, 2U}, [](S& s, std::uint32_t v) { s.run.gather_ahead = v; }),
       changes_no_bit("threads", {1, 2, 3}, [](S& s, int v) { s.run.threads = v; }),
@@ -236,6 +237,7 @@ inline std::vector<CoveringRule> rules() {
                        !Trainer::needs_norm(*s.run.greatest_norm, NonFinite::stop, LossScale::parse(s.run.loss_scale),
                                             parse_param_groups(s.run.param_groups));
               }),
+      asks({"updates wait", "optimizer", "schedule", "ZeRO", "data ranks"}),
       because("an update that did not wait cannot be skipped", {"updates wait", "step that is not finite"},
               [](const Settings& s) { return s.run.before_use || s.run.not_finite_step == 0; }),
   };

@@ -24,6 +24,13 @@ inline FakeCuda::Touched touched_by(std::string name, const ChunkUpdate& chunk) 
   add_stored(touched, chunk.gradient, false);
   for (const auto& stored : {chunk.parameter, chunk.master, chunk.states[0], chunk.states[1]})
     add_stored(touched, stored, true);
+  const auto add_previous = [&](std::byte* data, Stored as) {
+    as.data = data;
+    add_stored(touched, as, true);
+  };
+  add_previous(chunk.previous.parameter, chunk.parameter);
+  add_previous(chunk.previous.master, chunk.master);
+  for (std::size_t i = 0; i < chunk.states.size(); ++i) add_previous(chunk.previous.states[i], chunk.states[i]);
   return touched;
 }
 inline FakeCuda::Touched touched_by(std::string name, const LayerUnit& unit, const LayerUpdate& layer) {
