@@ -25,6 +25,7 @@ constexpr std::uint32_t kTriedDepth = 2;       // if the depth is open, too
 constexpr std::uint64_t kCoarseChunks = 1000;  // in a model, but at least four for each layer
 constexpr double kTriedShares[] = {0.25, 0.5, 0.75};
 constexpr std::size_t kExactPlans = 3;  // how many of the best are planned exactly until one fits
+constexpr double kSurelyFaster = 0.95;  // of the time: coarse chunks suffice to compare
 
 // The size of a coarse chunk: several chunks of the map in one, so that few are left and little is padded.
 std::uint64_t coarse_chunk(const StepMap& map) {
@@ -85,7 +86,8 @@ class Search {
       };
       add(choice, place_);
       if (place_ != unshared) add(choice, unshared);
-      if (const auto simpler = updates_at_once(choice); simpler != choice) add(simpler, place_);
+      if (const auto simpler = updates_at_once(choice); simpler != choice && !is_surely_slower(simpler, choice))
+        add(simpler, place_);
     }
     out.best.push_back({frugal(plain), request_.prefetch_depth, {}});  // if none of them fits exactly
     out.tried = std::move(tried_);
@@ -138,6 +140,11 @@ class Search {
     if (!deferred_) c.deferred = 0;
     if (!early_) c.early = 0;
     return c;
+  }
+
+  [[nodiscard]] bool is_surely_slower(const StepChoice& c, const StepChoice& than) {
+    const auto seconds = simulate(c, place_, tried_depth()).seconds;
+    return !seconds || *simulate(than, place_, tried_depth()).seconds < kSurelyFaster * *seconds;
   }
 
   // Simulates each setting only once.
@@ -263,7 +270,7 @@ class Search {
     std::vector<UpdatePlace> shares{place_}, of_first;
     for (const double share : kTriedShares) shares.emplace_back(share);
     const auto best = fastest(c, shares);
-    if (request_.updates_before_use) return best;  // then the first layer's update does not come last
+    if (request_.updates_before_use && c.early == 0) return best;  // then the first layer's update does not come last
     of_first.push_back(best);
     for (const double share : kTriedShares) of_first.emplace_back(best.device_share(), share);
     return fastest(c, of_first);
