@@ -39,6 +39,7 @@ class CudaDevice final : public Device {
   Math& math() override { return *math_; }
   ThreadPool& pool() override { return pool_; }
   [[nodiscard]] int index() const { return index_; }
+  [[nodiscard]] int multiprocessors() const { return properties_.multiprocessors; }
 
  private:
   CudaProperties read_properties() {
@@ -81,9 +82,16 @@ std::unique_ptr<Device> make_device_on(std::shared_ptr<CudaRuntime> runtime, Thr
   return std::make_unique<CudaDevice>(std::move(runtime), pool, options, math, pieces);
 }
 
-int cuda_index(const Device& device) {
-  if (const auto* const cuda = dynamic_cast<const CudaDevice*>(&device)) return cuda->index();
+namespace {
+
+const CudaDevice& cuda_device(const Device& device) {
+  if (const auto* const cuda = dynamic_cast<const CudaDevice*>(&device)) return *cuda;
   throw std::logic_error(device.name() + " is not a CUDA device");
 }
+
+}  // namespace
+
+int cuda_index(const Device& device) { return cuda_device(device).index(); }
+int cuda_multiprocessors(const Device& device) { return cuda_device(device).multiprocessors(); }
 
 }  // namespace terrace::cuda

@@ -18,6 +18,8 @@ namespace terrace::cuda {
 std::unique_ptr<Device> make_device_on(std::shared_ptr<CudaRuntime> runtime, ThreadPool& pool, const CudaOptions& options,
                                        const CudaMathFactory& math, const CudaPieces& pieces = {});
 
-int cuda_index(const Device& device);  // N of "cuda:N"; std::logic_error for another device
+// Both throw std::logic_error for a device of another kind.
+int cuda_index(const Device& device);  // N of "cuda:N"
+int cuda_multiprocessors(const Device& device);
 
 }  // namespace terrace::cuda

@@ -79,7 +79,9 @@ GpuInfo look_at(const Driver& driver, int index) {
 
 void prepare_cuda(bool several_gpus) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);  // the maximum; the default is 8
-  if (several_gpus) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  if (!several_gpus) return;
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);  // a communicator connects when it is made
 }
 
 std::optional<std::uint64_t> free_gpu_bytes(int index, const std::string& driver_file) {

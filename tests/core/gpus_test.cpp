@@ -61,11 +61,13 @@ TEST(FindGpus, SaysWhatEachIs) {
 TEST(FindGpus, PreparesCudaAndLeavesWhatTheUserSaid) {
   ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
   ::unsetenv("CUDA_MODULE_LOADING");
+  ::unsetenv("NCCL_RUNTIME_CONNECT");
   EXPECT_EQ(find_gpus(kDriver).gpus.size(), 1U);
   EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
   EXPECT_EQ(std::getenv("CUDA_MODULE_LOADING"), nullptr) << "one GPU waits for no other";
   prepare_cuda(true);
   EXPECT_STREQ(std::getenv("CUDA_MODULE_LOADING"), "EAGER");
+  EXPECT_STREQ(std::getenv("NCCL_RUNTIME_CONNECT"), "0");
   const Environment own("CUDA_DEVICE_MAX_CONNECTIONS", "1"), lazy("CUDA_MODULE_LOADING", "LAZY");
   prepare_cuda(true);
   EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "1");

@@ -11,6 +11,7 @@ extern "C" __attribute__((visibility("default"))) terrace::comm::Transport* terr
              terrace::comm::NcclParts{.device = device,
                                       .device_index = terrace::cuda::cuda_index(*device),
                                       .library = terrace::comm::real_nccl(),
-                                      .fold = terrace::cuda::launch_fold})
+                                      .fold = terrace::cuda::launch_fold,
+                                      .multiprocessors = terrace::cuda::cuda_multiprocessors(*device)})
       .release();
 }

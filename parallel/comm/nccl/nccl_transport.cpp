@@ -22,8 +22,9 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kLook = 5ms;                  // how often a waiting thread checks the others
 constexpr std::size_t kSlotAlignment = 512;  // more than a packed block
 // Three lanes of sums and eight of messages take 80 of an H100's 132 multiprocessors at once. NCCL alone would take up to 32
-// for each call, and calls that wait for one another's room never end.
+// for each call.
 constexpr int kBlocksOfSums = 16, kBlocksOfMessages = 4;
+constexpr std::size_t kFirstBytes = 16;  // of the messages that make connections
 
 std::size_t bytes_of(std::int64_t elements, std::size_t each) { return static_cast<std::size_t>(elements) * each; }
 
@@ -46,7 +47,10 @@ Bytes writable_bytes_of(T& value) {
 }  // namespace
 
 NcclTransport::NcclTransport(std::shared_ptr<Transport> host, std::shared_ptr<Transport> letters, NcclParts parts)
-    : host_(std::move(host)), letters_(std::move(letters)), parts_(std::move(parts)) {}
+    : host_(std::move(host)), letters_(std::move(letters)), parts_([&] {
+        if (!parts.order) parts.order = std::make_shared<LaunchOrder>(host_->rank(), parts.multiprocessors);
+        return std::move(parts);
+      }()) {}
 
 NcclTransport::~NcclTransport() {
   const auto close = [&](Channel& channel) {
@@ -64,7 +68,41 @@ void NcclTransport::run(const Call& call, std::uint64_t number) {
   auto meeting = call;
   meeting.on_device = true;
   host_->run(meeting, number);
-  is_collective(call.operation) ? collective(call, number) : message(call, number);
+  const bool shared = is_collective(call.operation);
+  if (!shared && call.peer == rank()) return message_to_itself(call);
+  auto& channel = channel_of(call);
+  const bool needs_slots = reduces(call.operation) && !slots_.data();
+  auto& order = *parts_.order;
+  LaunchOrder::Turn turn(order, !channel.handle || needs_slots ? order.blocks() : shared ? kBlocksOfSums : kBlocksOfMessages);
+  turn.agree(greatest_of_all(call, turn.number()));
+  turn.take();
+  if (!channel.handle) join(channel, call, number);
+  if (needs_slots) slots_ = parts_.device->memory().allocate(parts_.fold_bytes);
+  shared ? collective(call, number, turn) : message(channel, call, number, turn);
+}
+
+// A message's ranks also answer on the lane that is as far from the last one as the message's is from the first.
+std::uint64_t NcclTransport::greatest_of_all(const Call& call, std::uint64_t mine) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(size()));
+  if (is_collective(call.operation)) {
+    letter({.operation = Operation::all_gather, .from = {bytes_of(mine)}, .to = {std::as_writable_bytes(std::span(all))}});
+    return std::ranges::max(all);
+  }
+  if (call.lane >= kMessageLanes / 2)
+    throw Error(fmt::format("{}: messages between GPUs have lanes below {}, not {}", name(), kMessageLanes / 2, call.lane));
+  std::uint64_t theirs = 0;
+  const int answer = kMessageLanes - 1 - call.lane;
+  const bool sends = call.operation == Operation::send;
+  const auto tell = [&] {
+    letter({.operation = Operation::send, .from = {bytes_of(mine)}, .peer = call.peer, .lane = sends ? call.lane : answer});
+  };
+  if (sends) tell();
+  letter({.operation = Operation::receive,
+          .to = {writable_bytes_of(theirs)},
+          .peer = call.peer,
+          .lane = sends ? answer : call.lane});
+  if (!sends) tell();
+  return std::max(mine, theirs);
 }
 
 bool NcclTransport::lies_on_device(const Call& call) const {
@@ -98,16 +136,15 @@ void NcclTransport::leave() noexcept {
 
 // ---- the calls -----------------------------------------------------------------------------------------------------------
 
-void NcclTransport::collective(const Call& call, std::uint64_t number) {
-  auto& channel = ranks_channel(call, number);
+void NcclTransport::collective(const Call& call, std::uint64_t number, LaunchOrder::Turn& turn) {
+  auto& channel = ranks_;
   auto& nccl = *parts_.library;
   if (call.operation == Operation::all_gather && machines().count() > 1) {
     const auto& mine = call.from.front();
     auto* const own = call.to.front().data() + static_cast<std::size_t>(rank()) * mine.size();
     if (own != mine.data()) channel.stream->copy(own, mine.data(), mine.size());
   }
-  if (reduces(call.operation) && !slots_.data()) slots_ = parts_.device->memory().allocate(parts_.fold_bytes);
-  run_on(channel, call, number, [&](cuda::CudaStreamHandle stream) {
+  run_on(channel, call, number, &turn, [&](cuda::CudaStreamHandle stream) {
     if (machines().count() > 1 && call.operation != Operation::all_to_all) return between_machines(call, stream);
     switch (call.operation) {
       case Operation::all_gather:
@@ -340,15 +377,11 @@ void NcclTransport::fold_slots(const Reduction& reduction, std::size_t half, con
                        .count = count});
 }
 
-void NcclTransport::message(const Call& call, std::uint64_t number) {
-  if (call.peer == rank()) return message_to_itself(call);
-  const bool sends = call.operation == Operation::send;
-  auto& channel =
-      route_channel(sends ? Route{rank(), call.peer, call.lane} : Route{call.peer, rank(), call.lane}, call, number);
-  run_on(channel, call, number, [&](cuda::CudaStreamHandle stream) {
+void NcclTransport::message(Channel& channel, const Call& call, std::uint64_t number, LaunchOrder::Turn& turn) {
+  run_on(channel, call, number, &turn, [&](cuda::CudaStreamHandle stream) {
     with_handle(channel, [&](NcclHandle handle) {
       auto& nccl = *parts_.library;
-      if (sends) {
+      if (call.operation == Operation::send) {
         demand(nccl.send(call.from.front().data(), call.from.front().size(), 1, handle, stream), "ncclSend");
       } else {
         demand(nccl.receive(call.to.front().data(), call.to.front().size(), 0, handle, stream), "ncclRecv");
@@ -377,31 +410,53 @@ void NcclTransport::message_to_itself(const Call& call) {
 
 // ---- channels ------------------------------------------------------------------------------------------------------------
 
-NcclTransport::Channel& NcclTransport::ranks_channel(const Call& call, std::uint64_t number) {
-  if (ranks_.handle) return ranks_;
-  NcclId id;
-  if (rank() == 0) demand(parts_.library->make_id(&id), "ncclGetUniqueId");
-  letter({.operation = Operation::broadcast, .from = {bytes_of(id)}, .to = {writable_bytes_of(id)}, .peer = 0});
-  join(ranks_, {.ranks = size(), .id = id, .rank = rank(), .most_blocks = kBlocksOfSums}, call, number);
-  return ranks_;
+// One handle per direction and lane: NCCL runs the calls of one handle in order, and lanes must not wait for each other.
+NcclTransport::Channel& NcclTransport::channel_of(const Call& call) {
+  if (is_collective(call.operation)) return ranks_;
+  const bool sends = call.operation == Operation::send;
+  const std::lock_guard lock(mutex_);  // the channel itself needs none: only one call of a lane runs at a time
+  return routes_[sends ? Route{rank(), call.peer, call.lane} : Route{call.peer, rank(), call.lane}];
 }
 
-// One handle per direction and lane: NCCL runs the calls of one handle in order, and lanes must not wait for each other.
-NcclTransport::Channel& NcclTransport::route_channel(const Route& route, const Call& call, std::uint64_t number) {
-  std::unique_lock lock(mutex_);
-  auto& channel = routes_[route];
-  lock.unlock();  // not needed further: only one call of a lane runs at a time
-  if (channel.handle) return channel;
-  const auto [source, destination, lane] = route;
-  NcclId id;
-  if (source == rank()) {
-    demand(parts_.library->make_id(&id), "ncclGetUniqueId");
-    letter({.operation = Operation::send, .from = {bytes_of(id)}, .peer = destination, .lane = lane});
+void NcclTransport::join(Channel& channel, const Call& call, std::uint64_t number) {
+  const bool shared = is_collective(call.operation), sends = call.operation == Operation::send;
+  NcclJoin how{.ranks = shared ? size() : 2,
+               .rank = shared  ? rank()
+                       : sends ? 0
+                               : 1,
+               .most_blocks = std::min(parts_.order->blocks(), shared ? kBlocksOfSums : kBlocksOfMessages)};
+  if (how.rank == 0) demand(parts_.library->make_id(&how.id), "ncclGetUniqueId");
+  if (shared) {
+    letter({.operation = Operation::broadcast, .from = {bytes_of(how.id)}, .to = {writable_bytes_of(how.id)}, .peer = 0});
+  } else if (sends) {
+    letter({.operation = Operation::send, .from = {bytes_of(how.id)}, .peer = call.peer, .lane = call.lane});
   } else {
-    letter({.operation = Operation::receive, .to = {writable_bytes_of(id)}, .peer = source, .lane = lane});
+    letter({.operation = Operation::receive, .to = {writable_bytes_of(how.id)}, .peer = call.peer, .lane = call.lane});
   }
-  join(channel, {.ranks = 2, .id = id, .rank = source == rank() ? 0 : 1, .most_blocks = kBlocksOfMessages}, call, number);
-  return channel;
+  join(channel, how, call, number);
+  connect(channel, how, call, number);
+}
+
+// NCCL allocates memory for a connection at its first message. So every rank sends to every other one now.
+void NcclTransport::connect(Channel& channel, const NcclJoin& how, const Call& call, std::uint64_t number) {
+  const auto ranks = static_cast<std::size_t>(how.ranks);
+  channel.first_bytes = parts_.device->memory().allocate((ranks + 1) * kFirstBytes);
+  auto* const mine = channel.first_bytes.data() + ranks * kFirstBytes;
+  const bool shared = is_collective(call.operation);
+  run_on(channel, call, number, nullptr, [&](cuda::CudaStreamHandle stream) {
+    if (shared) folds();  // its stream, too, is made once
+    with_handle(channel, [&](NcclHandle handle) {
+      auto& nccl = *parts_.library;
+      demand(nccl.group_start(), "ncclGroupStart");
+      for (int r = 0; r < how.ranks; ++r) {
+        if (r == how.rank) continue;
+        auto* const theirs = channel.first_bytes.data() + static_cast<std::size_t>(r) * kFirstBytes;
+        if (shared || how.rank == 0) demand(nccl.send(mine, kFirstBytes, r, handle, stream), "ncclSend");
+        if (shared || how.rank == 1) demand(nccl.receive(theirs, kFirstBytes, r, handle, stream), "ncclRecv");
+      }
+      demand(nccl.group_end(), "ncclGroupEnd");
+    });
+  });
 }
 
 // A rank that does not come, or a network that does not work, ends the join as it would end the call.
@@ -438,7 +493,7 @@ std::byte* NcclTransport::slot(std::size_t half, int rank) const {
   return slots_.data() + (half * static_cast<std::size_t>(size()) + static_cast<std::size_t>(rank)) * slot_bytes();
 }
 
-void NcclTransport::run_on(Channel& channel, const Call& call, std::uint64_t number,
+void NcclTransport::run_on(Channel& channel, const Call& call, std::uint64_t number, LaunchOrder::Turn* turn,
                            const std::function<void(cuda::CudaStreamHandle)>& issue) {
   struct End {
     std::mutex mutex;
@@ -446,7 +501,10 @@ void NcclTransport::run_on(Channel& channel, const Call& call, std::uint64_t num
     bool reached = false;
     std::exception_ptr failure;
   } end;
-  cuda::cuda_stream(*channel.stream).launch(issue);
+  cuda::cuda_stream(*channel.stream).launch([&](cuda::CudaStreamHandle stream) {
+    issue(stream);
+    if (turn) turn->pass();
+  });
   channel.stream->then([&end](const std::exception_ptr& failure) {
     const std::lock_guard lock(end.mutex);
     end.reached = true;

@@ -211,6 +211,42 @@ std::size_t FakeCuda::used_bytes() const {
   return memory_.used_bytes();
 }
 
+void FakeCuda::report_misuse(const std::string& text) {
+  const Lock lock(mutex_);
+  complain(text);
+}
+
+bool FakeCuda::begin_waiting_kernel(int blocks, const std::function<bool()>& ended) {
+  if (options_.same_gpu) return options_.same_gpu->begin_waiting_kernel(blocks, ended);
+  constexpr auto kLook = std::chrono::milliseconds(2);
+  Lock lock(mutex_);
+  blocks = std::min(blocks, options_.multiprocessors);
+  while (waiting_blocks_ + blocks > options_.multiprocessors) {
+    changed_.wait_for(lock.inner(), kLook);
+    lock.unlock();
+    const bool over = ended();
+    lock.lock();
+    if (over) return false;
+  }
+  waiting_blocks_ += blocks;
+  return true;
+}
+
+void FakeCuda::end_waiting_kernel(int blocks) {
+  if (options_.same_gpu) return options_.same_gpu->end_waiting_kernel(blocks);
+  {
+    const Lock lock(mutex_);
+    waiting_blocks_ -= std::min(blocks, options_.multiprocessors);
+  }
+  changed_.notify_all();
+}
+
+int FakeCuda::waiting_blocks() const {
+  if (options_.same_gpu) return options_.same_gpu->waiting_blocks();
+  const Lock lock(mutex_);
+  return waiting_blocks_;
+}
+
 // --- Common to all calls; under the lock ---
 
 // Returns the error code with which this call must end.
@@ -240,6 +276,12 @@ void FakeCuda::complain(const std::string& text) {
 
 void FakeCuda::need_device(const char* what) {
   if (!devices_.contains(std::this_thread::get_id())) complain(std::string(what) + " by a thread that never set its device");
+}
+
+// The kernel waits for another rank, which may wait for this one; CUDA may wait for the kernel.
+void FakeCuda::need_no_waiting_kernel(Call call) {
+  if ((options_.same_gpu ? options_.same_gpu->waiting_blocks() : waiting_blocks_) > 0)
+    complain(std::string(cuda_name(call)) + " beside a kernel that waits for another GPU");
 }
 
 std::byte* FakeCuda::find(const void* data) const {
@@ -388,7 +430,7 @@ int FakeCuda::properties(int device, cuda::CudaProperties* properties) {
                  .memory_bytes = options_.memory_bytes,
                  .compute_major = 9,
                  .compute_minor = 0,
-                 .multiprocessors = 4,
+                 .multiprocessors = options_.multiprocessors,
                  .copy_engines = 2,
                  .shared_bytes = options_.shared_bytes,
                  .l2_bytes = 50 * kMiB};
@@ -416,6 +458,7 @@ int FakeCuda::allocate(void** data, std::size_t bytes) {
   const Lock lock(mutex_);
   if (const int code = begin({Call::allocate, nullptr, nullptr, bytes})) return code;
   need_device("cudaMalloc");
+  need_no_waiting_kernel(Call::allocate);
   return memory_.allocate(data, bytes, options_.poison);
 }
 
@@ -424,6 +467,7 @@ int FakeCuda::allocate(void** data, std::size_t bytes) {
 int FakeCuda::free(void* data) {
   Lock lock(mutex_);
   const int code = begin({Call::free, data});
+  need_no_waiting_kernel(Call::free);
   for (auto& stream : streams_) allow(stream, stream.given);
   changed_.wait(lock.inner(), [this] { return std::ranges::all_of(streams_, &FakeStream::idle); });
   for (auto& stream : streams_) {
@@ -439,6 +483,7 @@ int FakeCuda::register_host(void* data, std::size_t bytes) {
   const Lock lock(mutex_);
   if (const int code = begin({Call::register_host, data, nullptr, bytes})) return code;
   need_device("cudaHostRegister");
+  need_no_waiting_kernel(Call::register_host);
   const int code = memory_.add_host(data, bytes);
   if (code) complain("cudaHostRegister of memory that is registered already");
   return code;
@@ -447,6 +492,7 @@ int FakeCuda::register_host(void* data, std::size_t bytes) {
 int FakeCuda::unregister_host(void* data) {
   const Lock lock(mutex_);
   const int code = begin({Call::unregister_host, data});
+  need_no_waiting_kernel(Call::unregister_host);
   const int done = memory_.remove_host(data);
   if (done) complain("cudaHostUnregister of what was not registered");
   return code ? code : done;

@@ -4,6 +4,9 @@
 // access. Every call is recorded and can be made to fail. Misuse is detected: use of destroyed objects, copies from memory that
 // is not registered or was freed, threads without a device, leaks.
 //
+// Kernels that wait for other GPUs, as those of NCCL do, keep their blocks until they end, and one begins only when the GPU has
+// room for it. While one runs, memory must not be allocated, registered or given back: CUDA may then wait for all kernels.
+//
 // A lazy runtime runs an operation only when something waits for it, except for some that it chooses by its seed. Until then
 // the destination of a copy is poisoned, if no earlier operation of its stream can still read it.
 //
@@ -70,6 +73,7 @@ class FakeCuda final : public cuda::CudaRuntime {
   struct Touched;
   struct Options {
     int devices = 1;
+    int multiprocessors = 4;  // each has room for one block of a kernel that waits for other GPUs
     std::size_t memory_bytes = 256 * kMiB;
     std::size_t shared_bytes = 227 * kKiB;  // per block
     std::byte poison{0xcb};
@@ -134,6 +138,12 @@ class FakeCuda final : public cuda::CudaRuntime {
   [[nodiscard]] bool pointer_is_of_device(const void* data);  // CUDA's answer, for a thread with a device
   // The address at which operations find the bytes of a device address; other addresses are returned unchanged.
   [[nodiscard]] std::byte* reach(const void* data) const;
+  void report_misuse(const std::string& text);  // by a library that uses this runtime
+  // A kernel that waits for other GPUs, called by its operation: waits for room; false if `ended` before that.
+  [[nodiscard]] bool begin_waiting_kernel(int blocks, const std::function<bool()>& ended);
+  void end_waiting_kernel(int blocks);
+  [[nodiscard]] int waiting_blocks() const;  // of all such kernels that run on this GPU
+  [[nodiscard]] const FakeCuda& gpu() const { return options_.same_gpu ? *options_.same_gpu : *this; }
   // Reports that the host uses these bytes until the returned object is destroyed; this runtime must outlive it.
   [[nodiscard]] std::shared_ptr<void> host_uses(Touched touched);
 
@@ -174,6 +184,7 @@ class FakeCuda final : public cuda::CudaRuntime {
   int begin(const Record& record);
   void complain(const std::string& text);
   void need_device(const char* what);
+  void need_no_waiting_kernel(Call call);
   [[nodiscard]] std::byte* find(const void* data) const;
   FakeStream* live_stream(cuda::CudaStreamHandle handle, const char* what);
   FakeEvent* live_event(cuda::CudaEventHandle handle, const char* what);
@@ -194,6 +205,7 @@ class FakeCuda final : public cuda::CudaRuntime {
   std::list<FakeStream> streams_;
   std::list<FakeEvent> events_;
   std::list<Touched> host_uses_;
+  int waiting_blocks_ = 0;
   std::map<std::thread::id, int> devices_;
   std::vector<Record> records_;
   std::array<std::uint64_t, kCalls> counts_{};

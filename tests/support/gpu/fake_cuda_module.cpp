@@ -39,6 +39,7 @@ extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_
   const std::lock_guard lock(devices_mutex);
   auto& first = first_runtimes[options->index];
   auto fake = std::make_shared<test::FakeCuda>(test::FakeCuda::Options{.devices = gpus ? std::atoi(gpus) : 1,
+                                                                       .multiprocessors = 132,
                                                                        .memory_bytes = 3 * kGiB,
                                                                        .pageable_copies = true,
                                                                        .report = misuse,
@@ -75,7 +76,8 @@ extern "C" __attribute__((visibility("default"))) terrace::comm::Transport* terr
                                                comm::NcclParts{.device = device,
                                                                .device_index = cuda::cuda_index(*device),
                                                                .library = std::move(nccl),
-                                                               .fold = test::host_fold(runtime)})
+                                                               .fold = test::host_fold(runtime),
+                                                               .multiprocessors = cuda::cuda_multiprocessors(*device)})
       .release();
 }
 

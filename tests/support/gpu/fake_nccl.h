@@ -1,5 +1,10 @@
 // NCCL between the ranks of one process, on streams of the fake CUDA runtime. Messages are matched by (handle group, source,
-// destination) in order, on the streams' own threads, so that a missing rank blocks its peers' streams as on GPUs.
+// destination) in order, on the streams' own threads, so that a missing rank blocks its peers' streams as on GPUs. A launch
+// keeps its blocks of the GPU (fake_cuda.h) until it ends.
+//
+// Misuse is reported: a handle after its abort; joining, or a first message between two ranks, while a kernel waits for another
+// GPU, because NCCL then allocates memory. Launches of several communicators in different orders on different GPUs are refused,
+// too: a launch that can only run after another one has ended, although that one waits for it (LaunchLog).
 //
 // Owner:   shared by the transports of one rank; ranks find each other by their ids, which are valid in the process.
 // Threads: any, as for NCCL. Errors: those that the test requested.
@@ -20,6 +25,8 @@
 
 namespace terrace::test {
 
+class FakeCuda;
+
 inline constexpr int kNcclSystemError = 2, kNcclInvalidUsage = 5, kNcclRemoteError = 6;
 
 class FakeNccl final : public comm::NcclLibrary {
@@ -27,8 +34,9 @@ class FakeNccl final : public comm::NcclLibrary {
   struct Options {
     // By default, all memory counts as a GPU's.
     std::function<bool(const void*)> is_device_memory = [](const void*) { return true; };
-    std::function<void(const std::string&)> report = {};  // misuse: a handle after its abort
+    std::function<void(const std::string&)> report = {};  // of misuse; by default that of the runtime
     std::function<void(std::uint64_t)> before_send = {};  // with the message's number
+    bool any_order = false;                               // true: launches in any order are run
     bool join_hangs = false;                              // this rank never joins
     int join_result = comm::kNcclInProgress;              // what joined() says when others are awaited
     std::function<void(int)> joins = {};                  // with the most blocks of a call
@@ -68,6 +76,8 @@ class FakeNccl final : public comm::NcclLibrary {
   std::shared_ptr<ncclComm> seat_of(comm::NcclHandle handle);
   [[nodiscard]] std::byte* reach(const void* data) const;
   void keep(std::shared_ptr<void> batch);
+  void report(const std::string& misuse) const;
+  [[nodiscard]] FakeCuda* fake_gpu() const;
 
   const std::shared_ptr<cuda::CudaRuntime> runtime_;
   const Options options_;
