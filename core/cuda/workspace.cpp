@@ -20,14 +20,25 @@ StreamWorkspaces::Entry StreamWorkspaces::make() {
   return entry;
 }
 
-Workspace StreamWorkspaces::of(const CudaStream& stream) {
-  const std::lock_guard lock(mutex_);
+StreamWorkspaces::Entry& StreamWorkspaces::entry_of(const CudaStream& stream) {
   const auto& lifetime = stream.lifetime();
   auto entry = std::ranges::find_if(entries_, [&](const Entry& e) { return e.stream.lock() == lifetime; });
   if (entry == entries_.end()) entry = std::ranges::find_if(entries_, [](const Entry& e) { return e.stream.expired(); });
   if (entry == entries_.end()) entry = entries_.insert(entries_.end(), make());
   entry->stream = lifetime;
-  return {entry->data.data(), reinterpret_cast<FaultWord*>(entry->faults.data()), entry->room.data()};
+  return *entry;
+}
+
+Workspace StreamWorkspaces::of(const CudaStream& stream) {
+  const std::lock_guard lock(mutex_);
+  const auto& entry = entry_of(stream);
+  return {entry.data.data(), reinterpret_cast<FaultWord*>(entry.faults.data()), entry.room.data()};
+}
+
+void StreamWorkspaces::make(std::span<Stream* const> streams) {
+  const std::lock_guard lock(mutex_);
+  for (auto* const stream : streams) entry_of(cuda_stream(*stream));
+  std::erase_if(entries_, [](const Entry& e) { return e.stream.expired(); });
 }
 
 }  // namespace terrace::cuda

@@ -2,7 +2,7 @@
 //
 // Owner:   the math owns one workspace for each stream that computes; a stream's operations use it one after the other. The
 //          first is allocated at construction, so that a budget which cannot hold it is refused early. When a stream has been
-//          destroyed, another one takes over its workspace: the old one had finished by then.
+//          destroyed, another one takes over its workspace (the old one had finished by then), or make() frees it.
 // Threads: of() from any thread.
 // Errors:  those of the device's memory.
 #pragma once
@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include <terrace/core/cuda/kernels/fault.h>
@@ -40,6 +41,8 @@ class StreamWorkspaces {
  public:
   explicit StreamWorkspaces(Device& device, std::size_t room_bytes = 0);
   Workspace of(const CudaStream& stream);
+  // math::StreamRooms::make_rooms()
+  void make(std::span<Stream* const> streams);
 
  private:
   struct Entry {
@@ -48,6 +51,7 @@ class StreamWorkspaces {
     Slab room = {};  // empty if not needed
   };
   Entry make();
+  Entry& entry_of(const CudaStream& stream);
 
   Device& device_;
   const std::size_t room_bytes_;

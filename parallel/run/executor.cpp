@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <vector>
 
 #include <terrace/core/device/stream_range.h>
+#include <terrace/core/math/stream_rooms.h>
 
 namespace terrace::running {
 namespace {
@@ -44,6 +46,12 @@ Executor::Executor(const Parts& parts)
       live_(*parts.map) {
   if (parts.device->computes_on_host() == parts.map->options().separate_device)
     throw std::logic_error("Executor: the plan was made for another kind of device than " + parts.device->name());
+  if (auto* const rooms = dynamic_cast<math::StreamRooms*>(&parts.device->math())) {
+    std::vector<Stream*> computing;  // sums of packed gradients are computed on the lane that sends them
+    for (const auto lane : {Lane::compute, Lane::communication})
+      if (auto* const stream = streams_[index(lane)].get()) computing.push_back(stream);
+    rooms->make_rooms(computing);
+  }
 }
 
 Executor::~Executor() = default;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 
@@ -84,6 +85,22 @@ TEST_F(CudaDeviceCalls, AWorkspaceOfAStreamThatIsGoneIsUsedAgain) {
   }
   EXPECT_EQ(of(stays), own);
   EXPECT_EQ(fake_->used_bytes(), 2 * cuda::kWorkspaceBytes);
+}
+
+TEST_F(CudaDeviceCalls, WorkspacesAreMadeAtOnceAndGivenBackWithTheirStreams) {
+  const auto device = make();
+  cuda::StreamWorkspaces workspaces(*device);
+  const auto a = device->make_stream("compute"), b = device->make_stream("communication");
+  auto gone = device->make_stream("measure"), gone_too = device->make_stream("measure");
+  workspaces.make(std::array{a.get(), gone.get(), gone_too.get()});
+  gone.reset();
+  gone_too.reset();
+  EXPECT_EQ(fake_->used_bytes(), 3 * cuda::kWorkspaceBytes);
+  workspaces.make(std::array{a.get(), b.get()});
+  EXPECT_EQ(fake_->used_bytes(), 2 * cuda::kWorkspaceBytes);
+  const auto calls = fake_->count(Call::allocate) + fake_->count(Call::free);
+  EXPECT_NE(workspaces.of(cuda::cuda_stream(*a)).data, workspaces.of(cuda::cuda_stream(*b)).data);
+  EXPECT_EQ(fake_->count(Call::allocate) + fake_->count(Call::free), calls) << "in mid-run";
 }
 
 TEST_F(CudaDeviceCalls, HostMemoryIsRegisteredWholeAndUnregisteredBeforeItGoes) {

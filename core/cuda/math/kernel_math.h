@@ -20,11 +20,12 @@
 #include <terrace/core/cuda/stream.h>
 #include <terrace/core/cuda/workspace.h>
 #include <terrace/core/math/math_call.h>
+#include <terrace/core/math/stream_rooms.h>
 
 namespace terrace::cuda {
 
 template <class Backend>
-class KernelMath final : public Math {
+class KernelMath final : public Math, public math::StreamRooms {
  public:
   template <class... Args>
   explicit KernelMath(Device& device, Args&&... args)
@@ -35,6 +36,7 @@ class KernelMath final : public Math {
   }
 
   std::string algorithms() const override { return backend_.algorithms(); }
+  void make_rooms(std::span<Stream* const> streams) override { workspaces_.make(streams); }
 
  private:
   static constexpr bool kMayUseCudnn = requires(Backend & backend) { backend.cudnn(); };
