@@ -35,7 +35,7 @@ CudaStream::CudaStream(Device& device, std::shared_ptr<CudaRuntime> runtime, int
       on_(fmt::format("{}, stream \"{}\"", device.name(), name)),
       pieces_(pieces),
       profiler_(runtime_->profiler()),
-      events_(*runtime_, on_) {
+      events_(std::make_shared<CudaEventPool>(*runtime_, on_)) {
   enter_device();
   if (const int code = runtime_->create_stream(&handle_)) {
     throw CudaError(*runtime_, code, on_, "cudaStreamCreateWithFlags");
@@ -105,7 +105,36 @@ bool CudaStream::issue_unless_poisoned(const Call& call) {
 }
 
 void CudaStream::issue(Work& work) {
+  for (const auto& event : std::exchange(followed_, {})) event.wait();
   if (synchronize_issued()) work.run();
+}
+
+// Without work since the last event, the point is reached when it is issued, or soon after.
+void CudaStream::issue(Announce& announce) {
+  if (!unmarked_) return;
+  const auto issued = std::make_shared<const IssuedEvent>(runtime_, events_);
+  record(issued->event.get());
+  if (unmarked_) return;
+  announce.points->issue(announce.point, issued);
+  push_completion(nullptr, {nullptr, 0, [] {}}, nullptr, issued);
+}
+
+// The completing thread also waits for the point: for an error that the other stream reports at its end, and in place of a CUDA
+// event behind the wait.
+void CudaStream::issue(Follow& follow) {
+  const auto event = follow.points->event(follow.point);
+  const auto issued = std::dynamic_pointer_cast<const IssuedEvent>(follow.points->wait(follow.point));
+  if (!issued || issued->runtime != runtime_) return event.wait();
+  const bool followed = issue_unless_poisoned([&] {
+    running_ = true;
+    if (const int code = runtime_->stream_wait_event(handle_, issued->event.get())) {
+      throw CudaError(*runtime_, code, on_, "cudaStreamWaitEvent");
+    }
+  });
+  if (!followed) return;
+  std::erase_if(followed_, [](const Event& earlier) { return earlier.done(); });
+  followed_.push_back(event);
+  push_completion(nullptr, {nullptr, 0, [event] { event.wait(); }}, nullptr);
 }
 
 void CudaStream::issue(Launch& launch) {
@@ -135,16 +164,18 @@ void CudaStream::issue(Copy& copy) {
 void CudaStream::issue(Mark& mark) {
   CudaEventPool::Lease event;
   if (unmarked_) {
-    event = events_.take();
-    const bool recorded = issue_unless_poisoned([&] {
-      if (const int code = runtime_->record_event(event.get(), handle_)) {
-        throw CudaError(*runtime_, code, on_, "cudaEventRecord");
-      }
-    });
-    if (!recorded) return;
-    unmarked_ = false;
+    event = events_->take();
+    record(event.get());
+    if (unmarked_) return;
   }
   push_completion(std::move(event), std::exchange(mark, {}), nullptr);
+}
+
+void CudaStream::record(CudaEventHandle event) {
+  const bool recorded = issue_unless_poisoned([&] {
+    if (const int code = runtime_->record_event(event, handle_)) throw CudaError(*runtime_, code, on_, "cudaEventRecord");
+  });
+  if (recorded) unmarked_ = false;
 }
 
 // Returns false if the stream has been poisoned. True: all issued work has ended well, and later CUDA errors do not belong to
@@ -161,8 +192,9 @@ bool CudaStream::synchronize_issued() {
   return !poisoned_;
 }
 
-void CudaStream::push_completion(CudaEventPool::Lease event, Mark mark, std::exception_ptr error) {
-  completions_.push({std::move(event), std::move(mark), std::move(error), ++pushed_});
+void CudaStream::push_completion(CudaEventPool::Lease event, Mark mark, std::exception_ptr error,
+                                 std::shared_ptr<const IssuedEvent> issued) {
+  completions_.push({std::move(event), std::move(mark), std::move(error), ++pushed_, std::move(issued)});
 }
 
 // At the end of the stream: if no later event covers this work, its error would be reported nowhere else.
@@ -206,12 +238,13 @@ void CudaStream::run_completing() {
 }
 
 void CudaStream::complete(Completion& completion) {
-  if (completion.event) {
-    const int code = runtime_->synchronize_event(completion.event.get());
+  if (auto* const event = completion.issued ? completion.issued->event.get() : completion.event.get()) {
+    const int code = runtime_->synchronize_event(event);
     if (code && poison_unless_over(completion.number)) {
       throw CudaError(*runtime_, code, on_, "cudaEventSynchronize");
     }
     completion.event.reset();
+    completion.issued.reset();
   }
   if (completion.error) std::rethrow_exception(completion.error);
   if (completion.mark.check) {

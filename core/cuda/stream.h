@@ -5,6 +5,7 @@
 //   submit   host work: the issuing thread waits until all earlier work of the CUDA stream has ended, then runs it
 //   launch   issues kernels on the CUDA stream
 //   wait     blocks the issuing thread; earlier work continues
+//   follow   blocks it until the other stream has issued its work; then the GPU waits (core/device/issued.h)
 //   range    a name that a profiler shows for the work issued between its two ends
 //   expect   a check of finished work, on the completing thread
 //   record   a point that the completing thread reaches; two points with no work between them share one CUDA event
@@ -26,6 +27,7 @@
 #include <string>
 #include <thread>
 #include <variant>
+#include <vector>
 
 #include <terrace/core/cuda/event_pool.h>
 #include <terrace/core/cuda/pieces.h>
@@ -33,11 +35,12 @@
 #include <terrace/core/cuda/runtime.h>
 #include <terrace/core/cuda/work_queue.h>
 #include <terrace/core/device/device.h>
+#include <terrace/core/device/issued.h>
 #include <terrace/core/device/stream_range.h>
 
 namespace terrace::cuda {
 
-class CudaStream final : public Stream, public device::RangedStream {
+class CudaStream final : public Stream, public device::RangedStream, public device::IssuingStream {
  public:
   CudaStream(Device& device, std::shared_ptr<CudaRuntime> runtime, int device_index, const std::string& name,
              CudaPieces pieces);
@@ -49,6 +52,13 @@ class CudaStream final : public Stream, public device::RangedStream {
   Event record() override;
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { entries_.push(Copy{to, from, bytes}); }
   Device& device() override { return device_; }
+
+  void announce(std::shared_ptr<device::IssuedPoints> points, std::uint64_t point) override {
+    entries_.push(Announce{std::move(points), point});
+  }
+  void follow(std::shared_ptr<device::IssuedPoints> points, std::uint64_t point) override {
+    entries_.push(Follow{std::move(points), point});
+  }
 
   [[nodiscard]] bool is_watched() const override { return profiler_ != nullptr; }
   void begin_range(std::string name) override { entries_.push(Range{std::move(name), true}); }
@@ -81,17 +91,34 @@ class CudaStream final : public Stream, public device::RangedStream {
   struct Wait {
     Event event;
   };
+  struct Announce {
+    std::shared_ptr<device::IssuedPoints> points;
+    std::uint64_t point;
+  };
+  struct Follow {
+    std::shared_ptr<device::IssuedPoints> points;
+    std::uint64_t point;
+  };
+  // An event that other streams may wait for. It keeps alive what its release needs, as they may be the last to use it.
+  struct IssuedEvent final : device::Issued {
+    IssuedEvent(std::shared_ptr<CudaRuntime> of, std::shared_ptr<CudaEventPool> from)
+        : runtime(std::move(of)), pool(std::move(from)), event(pool->take()) {}
+    std::shared_ptr<CudaRuntime> runtime;
+    std::shared_ptr<CudaEventPool> pool;
+    CudaEventPool::Lease event;
+  };
   struct Mark {  // a function to call, or a point of the timeline
     Told told;
     std::uint64_t point;
     std::function<void()> check = {};
   };
-  using Entry = std::variant<Work, Launch, Copy, Range, Wait, Mark>;
+  using Entry = std::variant<Work, Launch, Copy, Range, Wait, Announce, Follow, Mark>;
   struct Completion {
     CudaEventPool::Lease event;  // null: no work was issued since the last one
     Mark mark;
-    std::exception_ptr error;  // the stream is poisoned from here on
-    std::uint64_t number = 0;  // number of this completion, from 1
+    std::exception_ptr error;                        // the stream is poisoned from here on
+    std::uint64_t number = 0;                        // number of this completion, from 1
+    std::shared_ptr<const IssuedEvent> issued = {};  // instead of `event`
   };
 
   void stop();
@@ -102,6 +129,8 @@ class CudaStream final : public Stream, public device::RangedStream {
   void issue(Copy& copy);
   void issue(Range& range) { range.begins ? profiler_->begin_range(range.name) : profiler_->end_range(); }
   void issue(Wait& wait) { wait.event.wait(); }
+  void issue(Announce& announce);
+  void issue(Follow& follow);
   void issue(Mark& mark);
   void enter_device();
   template <class Call>
@@ -109,7 +138,9 @@ class CudaStream final : public Stream, public device::RangedStream {
   bool is_poisoned();
   bool synchronize_issued();
   void finish_unmarked();
-  void push_completion(CudaEventPool::Lease event, Mark mark, std::exception_ptr error);
+  void record(CudaEventHandle event);
+  void push_completion(CudaEventPool::Lease event, Mark mark, std::exception_ptr error,
+                       std::shared_ptr<const IssuedEvent> issued = nullptr);
   void poison_from_issuing(std::exception_ptr error);
   void complete(Completion& completion);
   bool poison_unless_over(std::uint64_t completion);
@@ -123,7 +154,7 @@ class CudaStream final : public Stream, public device::RangedStream {
   CudaProfiler* const profiler_;  // null: no profiler is attached
   const std::shared_ptr<const void> lifetime_ = std::make_shared<char>();
   CudaStreamHandle handle_ = nullptr;
-  CudaEventPool events_;
+  const std::shared_ptr<CudaEventPool> events_;
   const std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
   std::uint64_t recorded_ = 0;  // used by the submitting thread
   WorkQueue<Entry> entries_;
@@ -135,6 +166,7 @@ class CudaStream final : public Stream, public device::RangedStream {
   std::uint64_t pushed_ = 0;          // the issuing thread's: number of completions
   bool running_ = false;              // the issuing thread's: work was issued since the last synchronisation
   bool unmarked_ = false;             // the issuing thread's: work was issued since the last CUDA event
+  std::vector<Event> followed_;       // the issuing thread's: points that the GPU waits for, and that may still fail
   std::exception_ptr failure_;        // the completing thread's: the error of the timeline
   std::thread issuing_, completing_;  // last: they use all of the above
 };

@@ -34,6 +34,7 @@ void CopyLane::issue(const Move& move) {
     const device::StreamRange range(*stream_, [&] { return move_name(parts_.store, move); });
     stream_->copy(to, from, move.bytes);
   }
+  parts_.lanes->announce(*stream_, lane_, move.sequence);
   // The lane fails with the stream's own error, or with that of the lane that it waited for.
   stream_->then([this, flight](const std::exception_ptr& failure) {
     parts_.lanes->end(lane_, flight->move.sequence, failure, [&] {

@@ -11,6 +11,7 @@
 
 #include <terrace/core/device/device.h>
 #include <terrace/core/device/event.h>
+#include <terrace/core/device/issued.h>
 #include <terrace/memory/tier.h>
 
 namespace terrace::offload {
@@ -18,7 +19,10 @@ namespace terrace::offload {
 class Lanes {
  public:
   Lanes() {
-    for (auto& lane : timelines_) lane = std::make_shared<Timeline>();
+    for (std::size_t i = 0; i < kLanes; ++i) {
+      timelines_[i] = std::make_shared<Timeline>();
+      issued_[i] = std::make_shared<device::IssuedPoints>(timelines_[i]);
+    }
   }
   [[nodiscard]] Timeline& of(Lane lane) const { return *timelines_[index(lane)]; }
   [[nodiscard]] Event event(Lane lane, std::uint64_t sequence) const { return {timelines_[index(lane)], sequence}; }
@@ -34,10 +38,17 @@ class Lanes {
       if (clock.at[i] != 0) timelines_[i]->wait(clock.at[i]);
   }
   // Makes everything submitted to the stream later wait for the clock, except for the stream's own lane: the stream keeps that
-  // order anyway, and a wait for it on the host would leave the device idle.
+  // order anyway, and a wait for it on the host would leave the device idle. Streams of one device wait there for each other.
   void stream_wait(Stream& stream, Lane own, const Clock& clock) const {
-    for (std::size_t i = 0; i < kLanes; ++i)
-      if (i != index(own) && clock.at[i] != 0) stream.wait(Event(timelines_[i], clock.at[i]));
+    auto* const issuing = dynamic_cast<device::IssuingStream*>(&stream);
+    for (std::size_t i = 0; i < kLanes; ++i) {
+      if (i == index(own) || clock.at[i] == 0) continue;
+      issuing ? issuing->follow(issued_[i], clock.at[i]) : stream.wait(Event(timelines_[i], clock.at[i]));
+    }
+  }
+  // The stream has been given the whole work of this operation, which end() will end.
+  void announce(Stream& stream, Lane lane, std::uint64_t sequence) const {
+    if (auto* const issuing = dynamic_cast<device::IssuingStream*>(&stream)) issuing->announce(issued_[index(lane)], sequence);
   }
   // Throws the error of a failed lane, even if no operation waited for it.
   void throw_failure() const {
@@ -61,6 +72,7 @@ class Lanes {
 
  private:
   std::array<std::shared_ptr<Timeline>, kLanes> timelines_;
+  std::array<std::shared_ptr<device::IssuedPoints>, kLanes> issued_;
 };
 
 }  // namespace terrace::offload

@@ -141,6 +141,7 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const me
     const device::StreamRange range(stream, [&] { return to_text(action); });
     compute_.enqueue(action, uses, granted.offsets, base);
   }
+  parts_.lanes->announce(stream, lane, sequence);
 
   PerTier<std::uint64_t> reserved{};
   for (const auto tier : kAllTiers) reserved[tier] = parts_.walk->reserved_bytes(tier);

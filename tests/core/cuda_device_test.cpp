@@ -8,11 +8,14 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <stdexcept>
+#include <thread>
 
 #include <terrace/core/cuda/cuda_error.h>
 #include <terrace/core/cuda/memory.h>
 #include <terrace/core/cuda/stream.h>
 #include <terrace/core/cuda/workspace.h>
+#include <terrace/core/device/issued.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/tests/support/gpu/fake_kernels.h>
 #include <terrace/tests/support/test_device.h>
@@ -231,6 +234,74 @@ TEST_F(CudaDeviceCalls, TheGpuRunsOnWhileTheStreamWaitsAndNobodyWaitsForThen) {
   });
   b->synchronize();
   EXPECT_TRUE(copied_beside_then);
+}
+
+// Two streams of one device, and the timeline of the first one.
+class FollowedStreams : public CudaDeviceCalls {
+ protected:
+  // The end of what `a` does so far is the first point.
+  void end_of_a() {
+    dynamic_cast<device::IssuingStream&>(*a_).announce(points_, 1);
+    a_->then([this](const std::exception_ptr& failure) { failure ? timeline_->fail(failure) : timeline_->advance(1); });
+  }
+  void follow_a() { dynamic_cast<device::IssuingStream&>(*b_).follow(points_, 1); }
+  void wait_for(Call call, std::uint64_t count) const {
+    while (fake_->count(call) < count) std::this_thread::yield();
+  }
+
+  const std::unique_ptr<Device> device_ = make();
+  const Slab host_ = device_->host_memory()->allocate(2 * 4096), there_ = device_->memory().allocate(4096);
+  const std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
+  const std::shared_ptr<device::IssuedPoints> points_ = std::make_shared<device::IssuedPoints>(timeline_);
+  const std::unique_ptr<Stream> a_ = device_->make_stream("a"), b_ = device_->make_stream("b");
+};
+
+TEST_F(FollowedStreams, WaitOnTheGpuAndNotOnTheHost) {
+  std::fill_n(host_.data(), 4096, std::byte{9});
+  fake_->hold();
+  follow_a();  // before there is anything to wait for
+  b_->copy(host_.data() + 4096, there_.data(), 4096);
+  a_->copy(there_.data(), host_.data(), 4096);
+  end_of_a();
+  wait_for(Call::copy_async, 2);  // both are issued, and neither has run
+  EXPECT_EQ(timeline_->now(), 0U);
+  EXPECT_EQ(fake_->count(Call::stream_wait_event), 1U);
+  fake_->release();
+  b_->synchronize();
+  EXPECT_EQ(timeline_->now(), 1U) << "what the first stream reports comes first";
+  EXPECT_EQ(host_.data()[4096 + 4095], std::byte{9});
+}
+
+// The fault is seen after its work has ended, when the other stream's work is issued already.
+TEST_F(FollowedStreams, FailWithTheStreamThatTheyFollow) {
+  bool ran = false;
+  fake_->hold();
+  a_->copy(there_.data(), host_.data(), 4096);
+  cuda::cuda_stream(*a_).expect([] { throw std::out_of_range("a token"); });
+  a_->copy(there_.data(), host_.data(), 4096);
+  end_of_a();
+  follow_a();
+  b_->copy(host_.data() + 4096, there_.data(), 4096);
+  const Event copied = b_->record();
+  b_->submit([&ran] { ran = true; });
+  wait_for(Call::copy_async, 3);
+  fake_->release();
+  EXPECT_THROW(copied.wait(), std::out_of_range);
+  EXPECT_THROW(b_->synchronize(), std::out_of_range);
+  EXPECT_FALSE(ran);
+}
+
+TEST_F(FollowedStreams, WaitOnTheHostForPointsThatNoStreamAnnounces) {
+  follow_a();
+  b_->copy(host_.data() + 4096, there_.data(), 4096);
+  const Event end = b_->record();
+  EXPECT_FALSE(end.done());
+  timeline_->advance(1);
+  end.wait();
+  EXPECT_EQ(fake_->count(Call::stream_wait_event), 0U);
+  timeline_->fail(std::make_exception_ptr(std::out_of_range("a token")));
+  dynamic_cast<device::IssuingStream&>(*b_).follow(points_, 2);
+  EXPECT_THROW(b_->synchronize(), std::out_of_range);
 }
 
 TEST_F(CudaDeviceCalls, HostWorkWaitsForTheGpu) {

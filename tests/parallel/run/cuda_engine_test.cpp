@@ -22,6 +22,8 @@
 #include <terrace/tests/support/told_uses.h>
 #include <terrace/tests/support/toy_run.h>
 
+#include <terrace/tests/parallel/comm/fake_gpus.h>
+#include <terrace/tests/parallel/pipeline/pipeline_run.h>
 #include <terrace/tests/parallel/zero/data_parallel_run.h>
 
 namespace terrace {
@@ -184,7 +186,7 @@ TEST_F(CudaEngine, TokensAndSquaresCrossTheLinkInOneCopyEach) {
 }
 
 // A CUDA runtime that reports some events of one stream (by the order of creation) as over too early: kForgets waits for them,
-// from number `first` on.
+// by the host or by other streams, from number `first` on.
 class Forgetful final : public test::PassedOn {
  public:
   static constexpr int kForgets = 10;
@@ -193,14 +195,10 @@ class Forgetful final : public test::PassedOn {
   [[nodiscard]] std::size_t streams() const { return streams_.size(); }
 
   int synchronize_event(cuda::CudaEventHandle event) override {
-    {
-      const std::lock_guard lock(mutex_);
-      if (forgetful_ < streams_.size() && recorded_on_[event] == streams_[forgetful_]) {
-        const int number = waits_++ - first_;
-        if (number >= 0 && number < kForgets) return cuda::kCudaSuccess;
-      }
-    }
-    return PassedOn::synchronize_event(event);
+    return forgets(event) ? cuda::kCudaSuccess : PassedOn::synchronize_event(event);
+  }
+  int stream_wait_event(cuda::CudaStreamHandle stream, cuda::CudaEventHandle event) override {
+    return forgets(event) ? cuda::kCudaSuccess : PassedOn::stream_wait_event(stream, event);
   }
   int record_event(cuda::CudaEventHandle event, cuda::CudaStreamHandle stream) override {
     {
@@ -217,6 +215,13 @@ class Forgetful final : public test::PassedOn {
   }
 
  private:
+  bool forgets(cuda::CudaEventHandle event) {
+    const std::lock_guard lock(mutex_);
+    if (forgetful_ >= streams_.size() || recorded_on_[event] != streams_[forgetful_]) return false;
+    const int number = waits_++ - first_;
+    return number >= 0 && number < kForgets;
+  }
+
   const std::size_t forgetful_;
   const int first_;
   int waits_ = 0;
@@ -424,6 +429,52 @@ TEST_F(CudaEngine, RanksThatShareLayersUpdateThemByTheirKernels) {
         expect_bits(reference, all.ranks[r]);
       }
       EXPECT_EQ("", fake->leaks());
+    }
+  }
+}
+
+// Each rank has a GPU of its own, and NCCL between them: the host's bits, whatever order the ranks' lanes come in. The fakes
+// report launches in different orders, and memory that is allocated while a call waits for another rank.
+TEST_F(CudaEngine, RanksOnGpusOfTheirOwnGiveTheBitsOfRanksOnTheHost) {
+  const struct {
+    const char* name;
+    std::uint32_t data = 1, zero = 0, pipeline = 1;
+    bool offloads = false;
+  } cases[] = {{"ZeRO-3", 2, 3}, {"ZeRO-3, offloaded", 2, 3, 1, true}, {"a pipeline", 1, 0, 2}, {"both", 2, 2, 2}};
+  for (const auto& c : cases) {
+    auto o = options(DType::bf16);
+    o.steps = 2;
+    o.shape = {{1, 8}, 4};
+    o.data = {.ranks = c.data, .zero = c.zero};
+    o.data.canonical = c.pipeline == 1;
+    if (c.pipeline > 1) o.pipeline = test::pipeline_of("1f1b", c.pipeline, 4, 1, o.sizes.blocks);
+    if (c.offloads) toy::squeeze(o, true);
+    const auto host = toy::run_ranks(o);
+    const auto ranks = c.data * c.pipeline;
+    for (const int multiprocessors : {132, 16}) {
+      SCOPED_TRACE(testing::Message() << c.name << ", GPUs with room for " << multiprocessors << " blocks");
+      std::vector<std::shared_ptr<FakeCuda>> gpus(ranks);
+      std::vector<toy::RunResult> results(ranks);
+      const auto errors = test::on_fake_gpus(
+          static_cast<int>(ranks), {.time_limit = std::chrono::seconds(60)},
+          [&](test::Rank& rank) {
+            const auto r = static_cast<std::size_t>(rank.comm->rank());
+            results[r] = toy::run(on_fake(toy::of_rank(o, rank.comm->rank()), gpus[r]), rank.comm.get());
+          },
+          [&](int rank, test::FakeGpuRank& gpu) {
+            gpus[static_cast<std::size_t>(rank)] = gpu.runtime;
+            gpu.nccl = std::make_shared<test::FakeNccl>(
+                gpu.runtime, test::FakeNccl::Options{.is_device_memory = [runtime = gpu.runtime.get()](const void* data) {
+                  return runtime->pointer_is_of_device(data);
+                }});
+          },
+          {.multiprocessors = multiprocessors, .emulates_folds = false});
+      for (std::size_t r = 0; r < ranks; ++r) {
+        EXPECT_EQ("", host.errors[r]);
+        EXPECT_EQ("", errors[r]);
+        expect_bits(host.ranks[r], results[r]);
+        EXPECT_GT(gpus[r]->count(FakeCuda::Call::stream_wait_event), 0U) << "lanes that follow each other, and sums";
+      }
     }
   }
 }
