@@ -61,6 +61,7 @@ struct CrossEntropyRows {
       a.loss[row] = std::log(static_cast<double>(total)) + (static_cast<double>(m) - static_cast<double>(hit));
     }
     if (!dx) return;
+    const std::int32_t place = a.targets[row];  // again: in fp64 the sweep above leaves no register to keep it in
     const A scale = static_cast<A>(a.scale), factor = scale / total;
     // The target's entry is computed separately, with a single rounding: (p − 1) · scale.
     const A at_target = (softmax_exponential(hit - m) / total - A(1)) * scale;
@@ -68,7 +69,7 @@ struct CrossEntropyRows {
       A v[W];
       load(v, x + i, left, a.whole);
       TERRACE_UNROLL
-      for (int k = 0; k < W; ++k) v[k] = i + k == target ? at_target : softmax_exponential(v[k] - m) * factor;
+      for (int k = 0; k < W; ++k) v[k] = i + k == place ? at_target : softmax_exponential(v[k] - m) * factor;
       store(dx + i, v, left, a.whole);
     });
   }
