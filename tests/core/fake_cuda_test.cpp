@@ -140,6 +140,20 @@ TEST_F(FakeCudaFinds, CopiesFromMemoryThatIsNotRegistered) {
   EXPECT_EQ(fake_.free(there_), 0);
 }
 
+TEST_F(FakeCudaFinds, KernelsThatReachHostMemoryThatIsNotRegistered) {
+  const auto kernel = [&](const void* at) {
+    FakeCuda::Touched touched{.name = "a kernel"};
+    touched.add(at, 100, false);
+    EXPECT_EQ(fake_.launch_touching(stream_, touched, [] {}), 0);
+  };
+  kernel(there_);
+  kernel(host_.data());
+  EXPECT_THAT(fake_.complaints(), testing::IsEmpty());
+  kernel(host_.data() + 4096);
+  EXPECT_THAT(fake_.complaints(), ElementsAre(HasSubstr("a kernel uses host memory that is not registered")));
+  EXPECT_EQ(fake_.free(there_), 0);
+}
+
 TEST_F(FakeCudaFinds, CopiesThatLeaveTheirPlace) {
   EXPECT_NE(fake_.copy_async(there_, host_.data(), 4097, stream_), 0);
   EXPECT_NE(fake_.copy_async(there_, host_.data() + 4000, 200, stream_), 0);

@@ -289,6 +289,13 @@ std::byte* FakeCuda::find(const void* data) const {
   return found == data && options_.same_gpu ? options_.same_gpu->reach(data) : found;
 }
 
+bool FakeCuda::knows(const void* data) const {
+  if (memory_.span(data, 1) != 0) return true;
+  if (!options_.same_gpu) return false;
+  const Lock lock(options_.same_gpu->mutex_);
+  return options_.same_gpu->knows(data);
+}
+
 FakeCuda::FakeStream* FakeCuda::live_stream(cuda::CudaStreamHandle handle, const char* what) {
   for (auto& stream : streams_)
     if (handle_of(&stream) == handle && stream.live) return &stream;
@@ -596,6 +603,8 @@ int FakeCuda::launch_touching(cuda::CudaStreamHandle handle, Touched touched, st
   auto* const stream = live_stream(handle, "cudaLaunchKernel");
   if (!stream) return 400;
   auto name = touched.name;
+  for (const auto& range : touched.ranges)
+    if (!knows(range.begin)) complain(name + " uses host memory that is not registered");
   enqueue(*stream, std::move(touched), [this, name = std::move(name), run = std::move(run)] {
     if (!begin_operation()) return;
     try {

@@ -164,7 +164,8 @@ class FakeCuda final : public cuda::CudaRuntime {
   }
   // Each word of the arguments that is a device address is replaced by the address at which kernels find the bytes.
   int launch(const cuda::CudaLaunch& launch, cuda::CudaStreamHandle stream, Touched touched);
-  // Like launch(), for a host function that uses these bytes, each at the address that reach() returns.
+  // Like launch(), for a host function that uses these bytes, each at the address that reach() returns. Host memory among them
+  // must be registered.
   int launch_touching(cuda::CudaStreamHandle stream, Touched touched, std::function<void()> run);
   int allow_shared_bytes(const void* kernel, std::size_t bytes) override;
   int create_event(cuda::CudaEventHandle* event) override;
@@ -186,6 +187,7 @@ class FakeCuda final : public cuda::CudaRuntime {
   void need_device(const char* what);
   void need_no_waiting_kernel(Call call);
   [[nodiscard]] std::byte* find(const void* data) const;
+  [[nodiscard]] bool knows(const void* data) const;  // memory that kernels can reach
   FakeStream* live_stream(cuda::CudaStreamHandle handle, const char* what);
   FakeEvent* live_event(cuda::CudaEventHandle handle, const char* what);
   int place_of(const void* data, std::size_t bytes, std::int64_t* number);
