@@ -18,11 +18,11 @@ namespace {
 using nlohmann::ordered_json;
 
 // Keys that say what was measured; all others are figures.
-constexpr std::array kTestKeys{"bench",        "op",          "path",        "policy",        "optimizer",   "recipe",
-                               "dtype",        "model",       "tier",        "schedule",      "n",           "host_memory",
-                               "numa_node",    "copy_bytes",  "array_bytes", "block_bytes",   "queue_depth", "threads",
-                               "memory_bytes", "chunk_bytes", "ranks",       "micro_batches", "stages",      "layers",
-                               "params"};
+constexpr std::array kTestKeys{
+    "bench",       "op",          "path",    "policy",       "optimizer",   "recipe",    "dtype",         "model",
+    "tier",        "schedule",    "n",       "host_memory",  "gpu",         "numa_node", "copy_bytes",    "array_bytes",
+    "block_bytes", "queue_depth", "threads", "memory_bytes", "chunk_bytes", "ranks",     "micro_batches", "stages",
+    "layers",      "params"};
 // A result's main figure is the first of these that it has. Its spread is that of its runs.
 constexpr std::array kFigures{"gb_per_s", "gflop_per_s", "params_per_s", "tokens_per_s", "latency_us", "hit_rate", "step_s"};
 // Facts that say nothing about the machine.

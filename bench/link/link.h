@@ -6,11 +6,13 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include <terrace/bench/disk/disk_file.h>
 #include <terrace/bench/session.h>
 #include <terrace/core/device/device.h>
 #include <terrace/core/machine/pci.h>
@@ -35,13 +37,17 @@ void measure_device_copies(Session& session, Device& device, std::uint64_t copy_
 void measure_launches(Session& session, Device& device);
 // Measures "hand_off": kernel, event, host thread, copy, event.
 void measure_hand_off(Session& session, Device& device);
-// Measures copies beside the opposite direction, an update by the host, a product by the device and, if a directory is given,
-// reads of a file there; both rates are told. "upload_beside_update"
-void measure_beside(Session& session, Device& device, std::uint64_t copy_bytes, const std::filesystem::path& disk,
-                    std::uint64_t disk_bytes);
+// Measures copies beside the opposite direction, an update by the host, a product by the device and, if there is a file on a
+// disk, reads of it; both rates are told. "upload_beside_update"
+void measure_beside(Session& session, Device& device, std::uint64_t copy_bytes, const std::shared_ptr<const DiskFile>& disk);
+// Measures "kernel_read" and "kernel_write": kernels that read and write pinned host memory directly; alone and at once.
+void measure_zero_copy(Session& session, Device& device, std::uint64_t copy_bytes);
+// Measures the copies of several GPUs at once, each with host memory beside it: "upload_to_all", and so on.
+void measure_all_gpus(Session& session, const std::vector<Device*>& devices, std::uint64_t copy_bytes);
 // The ends of the device's link, and the fastest that it was while copies ran: an idle link is slow.
 machine::PciEnds link_while_copying(Device& device, std::uint64_t copy_bytes, const std::function<machine::PciEnds()>& read);
-// Measures "disk_to_device" and "disk_to_host", in turns: a new file is read directly into the device's host memory.
-void measure_disk(Session& session, Device& device, const std::filesystem::path& directory, std::uint64_t bytes);
+// Measures "disk_to_host", "disk_to_device" and the ways back, in turns, and the device's two ways at once. The file's blocks
+// pass through the device's host memory.
+void measure_disk(Session& session, Device& device, const std::shared_ptr<const DiskFile>& file);
 
 }  // namespace terrace::bench

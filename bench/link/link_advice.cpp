@@ -3,11 +3,13 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace terrace::bench {
 namespace {
 
-constexpr double kNoise = 1.02;  // no copy is faster than its link by more
+constexpr double kNoise = 1.02;    // no copy is faster than its link by more
+constexpr double kSlowLink = 0.8;  // of the fastest GPU's rate, or of its own rate alone
 
 double gb(const machine::PciLink& link) { return 1e-9 * link.bytes_s(); }
 
@@ -44,6 +46,29 @@ std::vector<std::string> link_advice(const machine::PciEnds& ends, double measur
         fmt::format("while copies run the link is PCIe {}, although PCIe {} is possible: set the slot's speed to "
                     "automatic in the firmware, and check the riser",
                     now.generation(), possible.generation()));
+  return advice;
+}
+
+std::vector<std::string> gpus_advice(const std::string& op, const std::vector<GpuRates>& gpus) {
+  const auto& fastest = *std::ranges::max_element(gpus, {}, &GpuRates::alone_gb_per_s);
+  std::vector<std::string> advice, sharing;
+  double alone = 0, together = 0;
+  for (const auto& gpu : gpus) {
+    if (gpu.alone_gb_per_s < kSlowLink * fastest.alone_gb_per_s)
+      advice.push_back(
+          fmt::format("{}: {} is slow even alone: {:.3g} GB/s, {:.0f} % of {}'s {:.3g}; see terrace bench pcie --gpu {}", op,
+                      gpu.gpu, gpu.alone_gb_per_s, 100 * gpu.alone_gb_per_s / fastest.alone_gb_per_s, fastest.gpu,
+                      fastest.alone_gb_per_s, gpu.gpu.substr(gpu.gpu.find(':') + 1)));
+    if (gpu.together_gb_per_s >= kSlowLink * gpu.alone_gb_per_s) continue;
+    sharing.push_back(gpu.gpu);
+    alone += gpu.alone_gb_per_s;
+    together += gpu.together_gb_per_s;
+  }
+  if (!sharing.empty())
+    advice.push_back(
+        fmt::format("{}: {} get {:.3g} GB/s together, {:.0f} % of their sum alone: they share a switch, a socket's link or its "
+                    "memory, and a run on all of them has these rates; see the slots in the board's manual",
+                    op, fmt::join(sharing, ", "), together, 100 * together / alone));
   return advice;
 }
 

@@ -1,7 +1,9 @@
 #include <terrace/bench/link/load.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -9,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include <terrace/bench/link/link.h>
+#include <terrace/bench/statistics.h>
 #include <terrace/core/base/trace.h>
 
 namespace terrace::bench {
@@ -16,6 +20,12 @@ namespace {
 
 constexpr double kLeast_s = 0.1;  // of a measurement: many steps of each work
 constexpr std::int64_t kLeastSteps = 3;
+
+// A stream with the event of the step before the last one.
+struct Queued {
+  std::unique_ptr<Stream> stream;
+  Event before = {};
+};
 
 // A work on a thread of its own, and when its steps ended.
 class Background {
@@ -79,31 +89,85 @@ double rate_of(const Load& load) {
   return rate(load.amount, steps, end - begin);
 }
 
-std::pair<double, double> both_rates(const Load& one, const Load& other) {
-  Background background(other);
-  const auto begin = background.wait_for(2);  // its pipeline is full
-  double mine = rate_of(one);
-  auto end = background.wait_for(0);
-  while (end.steps - begin.steps < kLeastSteps) {  // the other work's steps are longer
-    mine = rate_of(one);
-    end = background.wait_for(0);
+std::vector<double> rates_at_once(const std::vector<Load>& loads) {
+  std::deque<Background> others;
+  std::vector<Background::Mark> begins;
+  for (std::size_t i = 1; i < loads.size(); ++i) others.emplace_back(loads[i]);
+  for (auto& other : others) begins.push_back(other.wait_for(2));  // its pipeline is full
+  std::vector<double> all(loads.size());
+  bool enough = false;  // the others' steps may be longer
+  while (!enough) {
+    all[0] = rate_of(loads[0]);
+    enough = true;
+    for (std::size_t i = 0; i < others.size(); ++i) {
+      const auto end = others[i].wait_for(0);
+      enough = enough && end.steps - begins[i].steps >= kLeastSteps;
+      all[i + 1] = rate(loads[i + 1].amount, end.steps - begins[i].steps, end.end_ns - begins[i].end_ns);
+    }
   }
-  return {mine, rate(other.amount, end.steps - begin.steps, end.end_ns - begin.end_ns)};
+  return all;
 }
 
 }  // namespace
 
-BesideRates rates_beside(Session& session, const Load& one, const Load& other) {
-  BesideRates all;
+Load stream_load(const std::string& name, double amount, std::unique_ptr<Stream> stream,
+                 const std::function<void(Stream&)>& issue) {
+  const auto queued = std::make_shared<Queued>(std::move(stream));
+  return {.name = name,
+          .amount = amount,
+          .step =
+              [=] {
+                issue(*queued->stream);
+                std::exchange(queued->before, queued->stream->record()).wait();
+              },
+          .finish = [=] { queued->before.wait(); }};
+}
+
+Load copy_load(const std::string& name, Device& device, std::byte* to, const std::byte* from, std::uint64_t bytes) {
+  return stream_load(name, 1e-9 * static_cast<double>(bytes * copies_of(bytes)), device.make_stream(name), [=](Stream& stream) {
+    for (std::uint64_t i = 0; i < copies_of(bytes); ++i) stream.copy(to, from, bytes);
+  });
+}
+
+std::vector<LoadRates> rates_together(Session& session, const std::vector<Load>& loads) {
+  std::vector<LoadRates> all(loads.size());
   for (std::int64_t r = 0; r < session.runs() && !session.stopped(); ++r) {
-    session.progress(fmt::format("{} beside {}: run {} of {}", one.name, other.name, r + 1, session.runs()));
-    all.alone.push_back(rate_of(one));
-    all.other_alone.push_back(rate_of(other));
-    const auto [mine, others] = both_rates(one, other);
-    all.beside.push_back(mine);
-    all.other_beside.push_back(others);
+    session.progress(fmt::format("{} beside {}: run {} of {}", loads[0].name, loads.back().name, r + 1, session.runs()));
+    for (std::size_t i = 0; i < loads.size(); ++i) all[i].alone.push_back(rate_of(loads[i]));
+    const auto together = rates_at_once(loads);
+    for (std::size_t i = 0; i < loads.size(); ++i) all[i].together.push_back(together[i]);
   }
   return all;
+}
+
+std::vector<double> shares(const LoadRates& rates) {
+  std::vector<double> all;
+  for (std::size_t r = 0; r < rates.together.size(); ++r) all.push_back(rates.together[r] / rates.alone[r]);
+  return all;
+}
+
+void measure_alone(Session& session, const Load& load, const Result& what) {
+  std::vector<double> all;
+  for (std::int64_t r = 0; r < session.runs() && !session.stopped(); ++r) all.push_back(rate_of(load));
+  if (all.empty()) return;  // stopped
+  Result row{{"op", load.name}};
+  row.update(what);
+  row.update({{load.unit, median(all)}, {"runs", all.size()}, {"spread", spread(all)}});
+  session.result(row);
+}
+
+void measure_pair(Session& session, const Load& one, const Load& other, const Result& what) {
+  const auto rates = rates_together(session, {one, other});
+  if (rates[0].together.empty()) return;  // stopped
+  Result row{{"op", one.name + "_beside_" + other.name}};
+  row.update(what);
+  row.update({{one.unit, median(rates[0].together)},
+              {"share", median(shares(rates[0]))},
+              {"other_" + other.unit, median(rates[1].together)},
+              {"other_share", median(shares(rates[1]))},
+              {"runs", rates[0].together.size()},
+              {"spread", spread(rates[0].together)}});
+  session.result(row);
 }
 
 }  // namespace terrace::bench

@@ -1,5 +1,5 @@
 // The link between host and device, as terrace uses it: by copy size, kind of host memory and NUMA node; also the device's own
-// memory, the latency of a launch, and the path from disk to device.
+// memory, the latency of a launch, kernels that reach host memory, the ways between disk and device, and all GPUs at once.
 #include <algorithm>
 #include <filesystem>
 
@@ -7,6 +7,7 @@
 
 #include <terrace/bench/disk/disk_file.h>
 #include <terrace/bench/host_benches.h>
+#include <terrace/bench/link/disk_flow.h>
 #include <terrace/bench/link/link.h>
 #include <terrace/bench/link/link_advice.h>
 #include <terrace/core/base/error.h>
@@ -22,12 +23,12 @@ class PcieBench final : public Bench {
  public:
   std::string_view name() const override { return "pcie"; }
   std::string_view help() const override {
-    return "a GPU's link: copies up, down, both at once and beside other work, launches, disk to device";
+    return "a GPU's link: copies up, down, at once and beside other work, by kernels, on all GPUs, from and to a disk";
   }
   std::vector<Flag> flags() override {
     return {{"gpu", &index_, "which GPU: 0 is cuda:0", 0, 1023},
             {"size", &copy_bytes_, "of the largest copy; smaller ones, each a sixteenth, are measured too"},
-            {"disk", &disk_, "directory on a disk: also measure from there into the device"},
+            {"disk", &disk_, "directory on a disk: also measure from there into the device, and back"},
             {"disk-size", &disk_bytes_, "of the file that is made there"}};
   }
   void check() override {
@@ -54,15 +55,20 @@ class PcieBench final : public Bench {
     if (session.stopped()) return;
     const auto device = make_cuda_device(pool, {.index = static_cast<int>(index_)});
     say_link(session, *device);
-    measure_device_copies(session, *device, round_up(copy_bytes_, kPageBytes));
+    measure_device_copies(session, *device, copy_bytes());
     measure_launches(session, *device);
     measure_hand_off(session, *device);
     if (session.stopped()) return;
-    measure_beside(session, *device, round_up(copy_bytes_, kPageBytes), disk_, disk_bytes_);
-    if (!disk_.empty() && !session.stopped()) measure_disk(session, *device, disk_, disk_bytes_);
+    measure_zero_copy(session, *device, copy_bytes());
+    const auto disk = make_disk_file(session, *device);
+    measure_beside(session, *device, copy_bytes(), disk);
+    if (disk && !session.stopped()) measure_disk(session, *device, disk);
+    if (!session.stopped()) measure_all(session, pool);
   }
 
  private:
+  [[nodiscard]] std::uint64_t copy_bytes() const { return round_up(copy_bytes_, kPageBytes); }
+
   void say_which(Session& session) {
     const auto found = find_gpus();
     const auto& gpu = found.gpus.at(static_cast<std::size_t>(index_));  // exists: make_cuda_device() has succeeded
@@ -77,8 +83,7 @@ class PcieBench final : public Bench {
 
   // The link while copies run, beside what card and slot could do.
   void say_link(Session& session, Device& device) const {
-    const auto ends =
-        link_while_copying(device, round_up(copy_bytes_, kPageBytes), [&] { return machine::ends_of_pci(bus_id_); });
+    const auto ends = link_while_copying(device, copy_bytes(), [&] { return machine::ends_of_pci(bus_id_); });
     const auto possible = ends.possible();
     if (ends.now.lanes == 0) return;  // the kernel does not tell
     const auto advice = link_advice(ends, 1e9 * fastest_gb_per_s_);
@@ -93,10 +98,31 @@ class PcieBench final : public Bench {
                                  {"advice", advice}});
   }
 
+  // Null without --disk.
+  std::shared_ptr<const DiskFile> make_disk_file(Session& session, Device& device) const {
+    if (disk_.empty()) return nullptr;
+    session.progress("writing a file …");
+    auto file = make_flow_file(device, disk_, disk_bytes_);
+    if (!file->direct())
+      session.warn(fmt::format("{} does not allow direct I/O: these are figures of the page cache; give a local ext4 or xfs",
+                               disk_.string()));
+    return file;
+  }
+
+  void measure_all(Session& session, ThreadPool& pool) const {
+    std::vector<std::unique_ptr<Device>> devices;
+    std::vector<Device*> all;
+    for (const auto& gpu : find_gpus().gpus) {
+      devices.push_back(make_cuda_device(pool, {.index = gpu.index}));
+      all.push_back(devices.back().get());
+    }
+    if (all.size() > 1) measure_all_gpus(session, all, copy_bytes());
+  }
+
   // Returns the rate of the faster direction, in GB/s.
   double measure(Session& session, Device& device, const std::string& name, int node, MemoryResource& memory) const {
     if (session.stopped()) return 0;
-    const Slab slab = memory.allocate(2 * round_up(copy_bytes_, kPageBytes));
+    const Slab slab = memory.allocate(2 * copy_bytes());
     return measure_link(session, device, {.memory = name, .numa_node = node, .bytes = {slab.data(), slab.bytes()}});
   }
 

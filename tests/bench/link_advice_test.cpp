@@ -88,5 +88,15 @@ TEST_F(LinkAdvice, ALinkIsReadWhileCopiesRun) {
   EXPECT_EQ(4, found.now.generation());
 }
 
+TEST(GpusAdvice, NamesTheGpusThatShareALinkAndTheSlowOne) {
+  EXPECT_THAT(gpus_advice("upload_to_all", {{"cuda:0", 25, 24}, {"cuda:1", 25, 21}}), IsEmpty());
+  EXPECT_THAT(gpus_advice("upload_to_all", {{"cuda:0", 25, 12}, {"cuda:1", 25, 24}, {"cuda:2", 25, 13}}),
+              ElementsAre(AllOf(HasSubstr("upload_to_all: cuda:0, cuda:2 get 25 GB/s together, 50 % of their sum alone"),
+                                HasSubstr("share a switch"))));
+  EXPECT_THAT(
+      gpus_advice("upload_to_all", {{"cuda:0", 50, 49}, {"cuda:1", 6, 6}}),
+      ElementsAre(AllOf(HasSubstr("cuda:1 is slow even alone: 6 GB/s, 12 % of cuda:0's 50"), HasSubstr("bench pcie --gpu 1"))));
+}
+
 }  // namespace
 }  // namespace terrace::bench

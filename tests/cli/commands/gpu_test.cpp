@@ -365,24 +365,47 @@ TEST_F(WithGpu, BenchPcieMeasuresEveryWayOverTheLink) {
       theirs.insert(fmt::format("{} {}", r.at("op").get<std::string>(), r.at("nvbandwidth").get<std::string>()));
   EXPECT_EQ((std::set<std::string>{"upload host_to_device_memcpy_ce", "download device_to_host_memcpy_ce",
                                    "upload_beside_download host_to_device_bidirectional_memcpy_ce",
-                                   "download_beside_upload device_to_host_bidirectional_memcpy_ce"}),
+                                   "download_beside_upload device_to_host_bidirectional_memcpy_ce",
+                                   "kernel_read host_to_device_memcpy_sm", "kernel_write device_to_host_memcpy_sm",
+                                   "kernel_read_beside_kernel_write host_to_device_bidirectional_memcpy_sm",
+                                   "kernel_write_beside_kernel_read device_to_host_bidirectional_memcpy_sm"}),
             theirs);
   for (const auto& r : object.at("results"))
     if (r.contains("nvbandwidth")) {
       EXPECT_EQ("pinned", r.at("host_memory")) << r;
     }
   const int nodes = read_topology().numa_nodes;
-  std::map<std::string, int> wanted{{"device_copy", 1}, {"launch", 1},       {"launch_and_wait", 1},
-                                    {"hand_off", 1},    {"disk_to_host", 1}, {"disk_to_device", 1}};
+  std::map<std::string, int> wanted;
+  for (const auto* const op : {"device_copy", "launch", "launch_and_wait", "hand_off", "disk_to_host", "disk_to_device",
+                               "host_to_disk", "device_to_disk", "disk_to_device_beside_device_to_disk"})
+    wanted[op] = 1;
   for (const auto* const pair :
        {"upload_beside_download", "download_beside_upload", "upload_beside_update", "download_beside_update",
-        "upload_beside_product", "download_beside_product", "upload_beside_disk_read", "download_beside_disk_read"})
+        "upload_beside_product", "download_beside_product", "upload_beside_disk_read", "download_beside_disk_read",
+        "kernel_read", "kernel_write", "kernel_read_beside_kernel_write", "kernel_write_beside_kernel_read"})
     wanted[fmt::format("{} pinned {}", pair, 1 << 20)] = 1;
   for (const auto* const op : {"upload", "download", "both"})
     for (const auto* const memory : {"pinned", "pageable"})
       for (const int bytes : {65536, 1 << 20}) wanted[fmt::format("{} {} {}", op, memory, bytes)] = nodes;
   EXPECT_EQ(wanted, figures);
   EXPECT_TRUE(std::filesystem::is_empty(at("disk")));
+}
+
+// Rows of the one GPU, and of all of them at once.
+TEST_F(WithGpu, BenchPcieMeasuresAllGpusAtOnce) {
+  const auto outcome =
+      with_gpu({"bench", "pcie", "--gpu", "1", "--size", "64KiB", "--runs", "3", "--json"}, {{"TERRACE_FAKE_GPUS", "2"}});
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto object = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ("Imaginary H1", object.at("machine").at("gpu"));
+  std::set<std::string> found;
+  for (const auto& r : object.at("results"))
+    if (r.contains("gpu")) found.insert(fmt::format("{} {}", r.at("op").get<std::string>(), r.at("gpu").get<std::string>()));
+  std::set<std::string> wanted;
+  for (const auto* const op :
+       {"upload_to_all", "download_from_all", "upload_to_all_beside_download", "download_from_all_beside_upload"})
+    for (const auto* const gpu : {"cuda:0", "cuda:1", "all"}) wanted.insert(fmt::format("{} {}", op, gpu));
+  EXPECT_EQ(wanted, found);
 }
 
 TEST_F(WithGpu, BenchPcieRefusesWhatIsNotThere) {
