@@ -1,6 +1,7 @@
 """Rows behind the table, which run only if `--only` names them."""
 
 import re
+import shutil
 
 import models
 from models import LLAMA_1B, LLAMA_3B
@@ -101,6 +102,47 @@ def beside(way):
     return parts
 
 
+def start(s):
+    """Parts that train two steps of a tiny model: with the code in the module, with PTX that the driver translates, and with the driver's
+    cache of that translation. Attention's warpgroups have no PTX."""
+    cache = s.runs / "ptx"
+
+    def begins(dtype, translate, fresh):
+        def work(part):
+            s.demand_gpu()
+            if fresh:
+                shutil.rmtree(cache, ignore_errors=True)
+            there = bytes_in(cache)
+            how = {"CUDA_CACHE_PATH": str(cache), "TERRACE_ATTENTION_KERNEL": "warps"} | ({"CUDA_FORCE_PTX_JIT": "1"} if translate else {})
+            told = s.train(part, models.TINY, "--dtype", dtype, "--assumed-costs", accumulation=1, steps=2, environment=how)
+            return told | {"start_s": part.commands[-1]["seconds"], "translated_bytes": bytes_in(cache) - there}
+
+        return work
+
+    ways = {"code": (False, True), "PTX": (True, True), "PTX again": (True, False)}
+    return {f"{dtype}: {way}": begins(dtype, *how) for dtype in ("bf16", "fp32") for way, how in ways.items()}
+
+
+def bytes_in(folder):
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def translation(figures):
+    """Seconds that the translation of each dtype's kernels takes, and a MiB of them."""
+    told = {}
+    for dtype in ("bf16", "fp32"):
+        parts = [figures.get(f"{dtype}: {way}", {}) for way in ("code", "PTX", "PTX again")]
+        if not all("start_s" in part and "error" not in part for part in parts):
+            continue
+        code, first, again = parts
+        told[f"{dtype}: seconds to translate"] = first["start_s"] - code["start_s"]
+        if again["translated_bytes"]:
+            raise Failed(f"{dtype}: the driver's cache kept nothing: {again['translated_bytes']} bytes were translated again")
+        if mebibytes := first["translated_bytes"] / (1 << 20):
+            told[f"{dtype}: seconds a MiB"] = told[f"{dtype}: seconds to translate"] / mebibytes
+    return told
+
+
 MORE = [
     Row("bits", "three models in two dtypes: resident, again, offloaded, recomputed, in parts, on disk", 120, "whether budgets change a bit", bits,
         same_bits),
@@ -111,4 +153,6 @@ MORE = [
     Row("no-disk", "the largest model with fp32 states and no disk", 150, "what fits", lambda s: size(s, [18, 16, 14, 12], 12, "split", False)),
     *(Row(way, f"3B beside {name}", 200, "the comparison with PyTorch", beside(way), ratios(way))
       for way, name in {"fsdp-offload": "FSDP2 with CPU offload", "zero-offload": "ZeRO-Offload", "zero-infinity": "ZeRO-Infinity"}.items()),
+    Row("start", "the start of a short run in two dtypes: with code for this GPU, with PTX, and with PTX translated before", 120,
+        "what code for each kind of GPU saves", start, translation),
 ]

@@ -279,6 +279,30 @@ class Script(unittest.TestCase):
         with self.assertRaisesRegex(Failed, "head 64: on disk moved nothing"):
             rows.same_bits({"head 64: on disk": {"weights": "1", "losses": [1], "offload": {"h2d_bytes": 0}}})
 
+    # What is translated is in the driver's cache, whose size tells how much it was.
+    TRANSLATES = """train)
+    if [ "$CUDA_FORCE_PTX_JIT" ] && ! [ -e "$CUDA_CACHE_PATH/x" ]; then
+      sleep 1; mkdir -p "$CUDA_CACHE_PATH"; for i in 1 2 3 4; do echo 0123456; done >"$CUDA_CACHE_PATH/x"
+    fi
+    """
+
+    def test_the_start_with_ptx_is_timed_by_size(self):
+        self.terrace(TERRACE.replace("train)", self.TRANSLATES))
+        status, told = self.call("--only", "start")
+        self.assertEqual(status, 0, told)
+        parts = told["start"]["result"]
+        self.assertEqual([parts[f"fp32: {way}"]["translated_bytes"] for way in ("code", "PTX", "PTX again")], [0, 32, 0])
+        self.assertGreaterEqual(parts["bf16: PTX"]["start_s"], 0.99)  # of the planted translation
+        for dtype in ("bf16", "fp32"):
+            seconds = told["start"]["verdict"][f"{dtype}: seconds to translate"]
+            self.assertAlmostEqual(told["start"]["verdict"][f"{dtype}: seconds a MiB"], seconds * (1 << 20) / 32)
+
+    def test_a_cache_that_keeps_nothing_fails(self):
+        self.terrace(TERRACE.replace("train)", self.TRANSLATES.replace("/x", "/$$")))
+        status, told = self.call("--only", "start")
+        self.assertEqual((status, told["start"]["state"]), (1, "failed"))
+        self.assertIn("bf16: the driver's cache kept nothing: 32 bytes", told["start"]["why"])
+
     def test_an_unknown_row_is_refused(self):
         status, said = self.call("--only", "nothing")
         self.assertEqual(status, 2)
