@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 using Results = std::vector<ordered_json>;
 
-constexpr double kBenchWidth = 720, kNamesWidth = 250, kBenchRow = 26;
+constexpr double kBenchWidth = 720, kNamesWidth = 250, kMostNamesWidth = 400, kLetterWidth = 6.5, kBenchRow = 26;
 constexpr std::size_t kCurves = kBenchColours.size();
 // A bar shows the first of these keys that a result has.
 struct Speed {
@@ -56,13 +56,15 @@ std::string name_of(const ordered_json& r) {
   const auto add = [&](const char* key, const char* between, const char* before = "") {
     if (r.contains(key)) name += (name.empty() ? "" : between) + (before + text_of(key, r.at(key)));
   };
-  for (const auto* const key : {"op", "path", "policy", "optimizer", "recipe", "dtype", "n", "memory_bytes", "block_bytes"})
+  for (const auto* const key : {"op", "path", "gpu", "policy", "optimizer", "recipe", "dtype", "n", "memory_bytes",
+                                "host_memory", "copy_bytes", "block_bytes"})
     add(key, ", ");
   add("queue_depth", " × ");
   if (r.contains("queue_depth"))
     add("threads", " × ");
   else
     add("threads", ", ", "threads: ");
+  add("numa_node", ", ", "node ");
   return name;
 }
 
@@ -78,9 +80,12 @@ std::string bench_section(const std::string& title, const std::string& about, co
 std::string bars(const Results& results, const Speed& speed) {
   double most = 0;
   for (const auto& r : results) most = std::max(most, number(r, speed.key));
-  const Plot plot{.left = kNamesWidth,
+  double names = kNamesWidth;
+  for (const auto& r : results) names = std::max(names, kLetterWidth * static_cast<double>(name_of(r).size()));
+  names = std::min(names, kMostNamesWidth);
+  const Plot plot{.left = names,
                   .top = 6,
-                  .width = kBenchWidth - kNamesWidth - 70,
+                  .width = kBenchWidth - names - 70,
                   .height = kBenchRow * static_cast<double>(results.size()),
                   .x_low = 0,
                   .x_high = most > 0 ? most * 1.05 : 1,

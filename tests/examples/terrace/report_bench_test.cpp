@@ -57,6 +57,16 @@ TEST(BenchReport, ATestOfSecondsHasACurveOverThem) {
   EXPECT_THAT(page_of(kNvme), Not(HasSubstr("speed by second")));
 }
 
+TEST(BenchReport, RowsOfALinkAreToldApart) {
+  const auto page = page_of(R"({"machine": {}, "results": [
+    {"op": "upload", "host_memory": "pinned", "numa_node": 0, "copy_bytes": 65536, "gb_per_s": 2.5, "runs": 3, "spread": 0},
+    {"op": "upload", "host_memory": "pageable", "numa_node": 1, "copy_bytes": 65536, "gb_per_s": 1.5, "runs": 3, "spread": 0},
+    {"op": "upload_to_all", "gpu": "cuda:1", "host_memory": "pinned", "copy_bytes": 1048576, "gb_per_s": 20, "runs": 3, "spread": 0}]})");
+  for (const auto* const name :
+       {"upload, pinned, 64.0 KiB, node 0", "upload, pageable, 64.0 KiB, node 1", "upload_to_all, cuda:1, pinned, 1.00 MiB"})
+    EXPECT_THAT(page, HasSubstr(std::string(">") + name + "<"));
+}
+
 TEST(BenchReport, SeveralBenchesAreSections) {
   const auto page = page_of(R"({"machine": {}, "results": [
     {"bench": "ram", "op": "read", "threads": 1, "gb_per_s": 20.5, "runs": 3, "spread": 0},
