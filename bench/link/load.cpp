@@ -112,7 +112,7 @@ std::vector<double> rates_at_once(const std::vector<Load>& loads) {
 
 Load stream_load(const std::string& name, double amount, std::unique_ptr<Stream> stream,
                  const std::function<void(Stream&)>& issue) {
-  const auto queued = std::make_shared<Queued>(std::move(stream));
+  const auto queued = std::make_shared<Queued>(Queued{.stream = std::move(stream)});
   return {.name = name,
           .amount = amount,
           .step =
