@@ -13,9 +13,10 @@ std::string to_string(const ProductKey& p) {
   std::string apart;
   for (const auto& [name, stride] : {std::pair{'a', p.a_stride}, std::pair{'b', p.b_stride}, std::pair{'c', p.c_stride}})
     if (stride != 0) apart += fmt::format(", rows of {} every {}", name, stride);
-  return fmt::format("[{}, {}] {} {} {} · {}{}, to {}, aligned to {}{}{}", p.m, p.n, p.accumulate ? "+=" : "=", name_of(p.in),
-                     operand(p.m, p.k, p.a_transposed), operand(p.k, p.n, p.b_transposed), p.bias ? " + bias" : "",
-                     name_of(p.out), p.aligned_bytes, apart, p.up_to ? ", or up to 127 tokens fewer" : "");
+  return fmt::format("[{}, {}] {} {} {} · {}{}{}, to {}, aligned to {}{}{}", p.m, p.n, p.accumulate ? "+=" : "=", name_of(p.in),
+                     operand(p.m, p.k, p.a_transposed), p.b_in ? fmt::format("{} ", name_of(*p.b_in)) : "",
+                     operand(p.k, p.n, p.b_transposed), p.bias ? " + bias" : "", name_of(p.out), p.aligned_bytes, apart,
+                     p.up_to ? ", or up to 127 tokens fewer" : "");
 }
 
 ProductKey shared_key(ProductKey key) {
@@ -46,7 +47,8 @@ ProductKey key_of(const MatrixView& c, const MatrixView& a, Transpose ta, const 
           .a_stride = apart(a),
           .b_stride = apart(b),
           .c_stride = apart(c),
-          .aligned_bytes = static_cast<int>(addresses & -addresses)};
+          .aligned_bytes = static_cast<int>(addresses & -addresses),
+          .b_in = a.view.dtype == b.view.dtype ? std::nullopt : std::optional(b.view.dtype)};
 }
 
 ColumnProduct by_columns(const ProductKey& p) {

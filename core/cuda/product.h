@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include <terrace/core/math/math.h>
@@ -22,6 +23,7 @@ struct ProductKey {
   std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;  // from one stored row to the next; 0: rows without gaps
   int aligned_bytes = 0;                                  // of all three tensors; at most 16: more makes no difference
   bool up_to = false;                                     // of so many tokens, or of up to 127 fewer
+  std::optional<DType> b_in = {};                         // of b, if it is not that of a: for operands of 8 bits
   friend auto operator<=>(const ProductKey&, const ProductKey&) = default;
 };
 std::string to_string(

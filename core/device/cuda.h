@@ -31,6 +31,9 @@ struct GpuInfo {
   double link_bytes_s = 0;  // to the host, each direction
 };
 
+// The least compute capability, 8.9, that multiplies numbers of 8 bits.
+inline constexpr int kLeastFloat8Capability = 89;
+
 struct GpuSearch {
   std::vector<GpuInfo> gpus = {};
   std::string why_none = {};  // if the list is empty: the reason in one line

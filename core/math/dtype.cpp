@@ -13,6 +13,8 @@ std::string_view name_of(DType dtype) {
     case DType::fp64: return "fp64";
     case DType::fp16: return "fp16";
     case DType::i32: return "i32";
+    case DType::e4m3: return "e4m3";
+    case DType::e5m2: return "e5m2";
   }
   return "?";
 }

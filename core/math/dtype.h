@@ -12,7 +12,8 @@
 
 namespace terrace {
 
-enum class DType : std::uint8_t { fp32, bf16, fp64, fp16, i32 };
+// e4m3, e5m2: the operands of products with operands of 8 bits (float8.h); nothing is stored or computed in them otherwise.
+enum class DType : std::uint8_t { fp32, bf16, fp64, fp16, i32, e4m3, e5m2 };
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
@@ -21,9 +22,12 @@ constexpr std::size_t size_of(DType dtype) {
     case DType::fp64: return 8;
     case DType::fp16: return 2;
     case DType::i32: return 4;
+    case DType::e4m3:
+    case DType::e5m2: return 1;
   }
   return 0;
 }
+constexpr bool is_float8(DType dtype) { return dtype == DType::e4m3 || dtype == DType::e5m2; }
 // The dtype of sums, statistics and inner products for a compute dtype.
 constexpr DType accumulator_of(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
 std::string_view name_of(DType dtype);     // "fp32"

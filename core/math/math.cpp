@@ -6,6 +6,7 @@
 #include <string>
 
 #include <terrace/core/math/block8.h>
+#include <terrace/core/math/float8.h>
 
 namespace terrace {
 namespace {
@@ -14,7 +15,7 @@ void require(bool met, const char* operation, const char* rule) {
   if (!met) throw std::logic_error(std::string(operation) + ": " + rule);
 }
 void require_compute(DType dtype, const char* operation) {
-  require(dtype != DType::i32, operation, "the compute dtype must be fp32, bf16, fp16 or fp64");
+  require(dtype != DType::i32 && !is_float8(dtype), operation, "the compute dtype must be fp32, bf16, fp16 or fp64");
 }
 bool same(const TensorView& a, const TensorView& b) { return a.dtype == b.dtype && a.elements() == b.elements(); }
 // A vector of `n` elements in `dtype`, or nothing at all.
@@ -154,6 +155,35 @@ void Math::matmul(Stream& stream, MatrixView c, MatrixView a, Transpose ta, Matr
           "bias must have c's columns and the compute dtype");
   require(bias.empty() || c.stride == columns_of(c), "matmul", "with a bias, c's rows must lie side by side");
   enqueue(stream, math::CallOf<&Math::matmul>(c, a, ta, b, tb, bias, accumulate));
+}
+
+void Math::quantise(Stream& stream, TensorView codes, TensorView scale, MatrixView x, Transpose tx) {
+  require_compute(x.view.dtype, "quantise");
+  require_stride("quantise", x);
+  require(x.view.dtype != DType::fp64 && is_float8(codes.dtype), "quantise",
+          "x must be fp32, bf16 or fp16, codes e4m3 or e5m2");
+  const auto rows = tx == Transpose::yes ? columns_of(x) : rows_of(x),
+             columns = tx == Transpose::yes ? rows_of(x) : columns_of(x);
+  require(codes.shape == Shape{rows, math::float8_columns(columns)}, "quantise", "codes must have rows of whole 128 codes");
+  require(scale.dtype == DType::fp32 && scale.elements() == 1, "quantise", "scale must be one fp32");
+  enqueue(stream, math::CallOf<&Math::quantise>(codes, scale, x, tx));
+}
+
+void Math::matmul_float8(Stream& stream, MatrixView c, TensorView a, TensorView b, TensorView a_scale, TensorView b_scale,
+                         TensorView bias, Accumulate accumulate) {
+  const auto* const operation = "matmul_float8";
+  const auto result = [](DType dtype) { return dtype == DType::fp32 || dtype == DType::bf16; };
+  require(is_float8(a.dtype) && is_float8(b.dtype) && result(c.view.dtype), operation,
+          "a and b must be e4m3 or e5m2, c fp32 or bf16");
+  require_stride(operation, c);
+  require(a.shape.rank() == 2 && b.shape.rank() == 2 && a.shape[1] == b.shape[1] &&
+              a.shape[1] == math::float8_columns(a.shape[1]) && rows_of(c) == a.shape[0] && columns_of(c) == b.shape[0],
+          operation, "the shapes of a, b and c do not match");
+  for (const auto& scale : {a_scale, b_scale})
+    require(scale.dtype == DType::fp32 && scale.elements() == 1, operation, "a scale must be one fp32");
+  require(bias.empty() || (bias.elements() == columns_of(c) && result(bias.dtype) && c.stride == columns_of(c)), operation,
+          "bias must have c's columns, in fp32 or bf16, and c no gaps");
+  enqueue(stream, math::CallOf<&Math::matmul_float8>(c, a, b, a_scale, b_scale, bias, accumulate));
 }
 
 void Math::bias_grad(Stream& stream, TensorView db, TensorView dy, Accumulate accumulate) {

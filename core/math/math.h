@@ -123,6 +123,14 @@ class Math {
   // the dtype of sums and rounded once to the dtype of c. With a bias, c must have no gaps.
   void matmul(Stream&, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias = {},
               Accumulate accumulate = Accumulate::no);
+  // The operand of a product with operands of 8 bits (float8.h): codes [R, C'] are the elements of op(x)[R, C] divided by
+  // scale [1], and C' is C rounded up to a multiple of 128, with zeros in the further columns. codes: e4m3 or e5m2; x: fp32,
+  // bf16 or fp16; scale: fp32.
+  void quantise(Stream&, TensorView codes, TensorView scale, MatrixView x, Transpose tx);
+  // c[M,N] (+)= a_scale · b_scale · a[M,K'] · bᵀ (+ bias[N], when not empty), with b [N,K'] and both operands from quantise().
+  // c and bias: fp32 or bf16; sums, scales and bias in fp32, rounded once.
+  void matmul_float8(Stream&, MatrixView c, TensorView a, TensorView b, TensorView a_scale, TensorView b_scale,
+                     TensorView bias = {}, Accumulate accumulate = Accumulate::no);
   // db[C] (+)= sum over rows of dy[N,C].
   void bias_grad(Stream&, TensorView db, TensorView dy, Accumulate accumulate);
 
@@ -270,6 +278,9 @@ class Math {
   // Enqueues a call whose operands are already checked. All operations end here; a wrapper of another Math forwards calls to
   // it.
   virtual void enqueue(Stream&, const math::MathCall&) = 0;
+
+  // Whether it has quantise()'s products. Without them, matmul_float8() fails.
+  [[nodiscard]] virtual bool has_float8() const { return true; }
 
   // The algorithms chosen so far that affect the bits, one per line in a fixed order, to be recorded with a run. Empty if they
   // depend only on shapes.

@@ -24,6 +24,7 @@
 #include <terrace/core/math/math.h>
 #include <terrace/core/math/philox.h>
 #include <terrace/core/math/typical_numbers.h>
+#include <terrace/core/math/views.h>
 
 namespace terrace {
 namespace {
@@ -158,18 +159,29 @@ double disk_rate(std::vector<std::unique_ptr<ScratchFile>>& files, std::span<std
   return static_cast<double>(blocks.load() * kDiskBlockBytes) / seconds_since(begin);
 }
 
-// A square product in one dtype, ready to be submitted.
+// A square product in one dtype, ready to be submitted. e4m3: of bf16, which it rounds first.
 class Product {
  public:
-  Product(Device& device, DType dtype, std::int64_t n) : math_(device.math()), n_(n) {
+  Product(Device& device, DType of, std::int64_t n) : math_(device.math()), n_(n) {
+    const auto dtype = is_float8(of) ? DType::bf16 : of;
     const auto bytes = static_cast<std::size_t>(n * n) * size_of(dtype);
-    slab_ = device.memory().allocate(3 * bytes);
+    slab_ = device.memory().allocate((is_float8(of) ? 4 : 3) * bytes + 2 * sizeof(float));
     math::fill_with_typical_numbers(device, {slab_.data(), slab_.bytes()});
     a_ = {slab_.data(), dtype, {n, n}};
     b_ = {slab_.data() + bytes, dtype, {n, n}};
     c_ = {slab_.data() + 2 * bytes, dtype, {n, n}};
+    if (!is_float8(of)) return;
+    a_codes_ = {slab_.data() + 3 * bytes, of, {n, n}};
+    b_codes_ = {a_codes_.data + a_codes_.bytes(), of, {n, n}};
+    scales_ = {slab_.data() + 4 * bytes, DType::fp32, {2}};
   }
-  void submit(Stream& stream) { math_.matmul(stream, c_, a_, Transpose::no, b_, Transpose::no); }
+  void submit(Stream& stream) {
+    if (scales_.empty()) return math_.matmul(stream, c_, a_, Transpose::no, b_, Transpose::no);
+    const auto a_scale = math::part(scales_, 0, {1}), b_scale = math::part(scales_, 1, {1});
+    math_.quantise(stream, a_codes_, a_scale, a_, Transpose::no);
+    math_.quantise(stream, b_codes_, b_scale, b_, Transpose::yes);
+    math_.matmul_float8(stream, c_, a_codes_, b_codes_, a_scale, b_scale);
+  }
   [[nodiscard]] double flop() const {
     return 2.0 * static_cast<double>(n_) * static_cast<double>(n_) * static_cast<double>(n_);
   }
@@ -179,6 +191,7 @@ class Product {
   std::int64_t n_;
   Slab slab_;
   TensorView a_, b_, c_;
+  TensorView a_codes_, b_codes_, scales_;  // for numbers of 8 bits
 };
 
 double measure_matmul(Device& device, DType dtype, std::int64_t n, double seconds) {
@@ -429,6 +442,7 @@ MachineProfile measure_machine(Device& device, const std::vector<fs::path>& nvme
   profile.matmul_fp32 = measure(DType::fp32, 1024, 8192, 0.15);
   profile.matmul_bf16 = measure(DType::bf16, 1024, 8192, 0.15);
   profile.matmul_fp64 = measure(DType::fp64, 256, 2048, 0.1);
+  if (device.math().has_float8()) profile.matmul_float8 = measure(DType::e4m3, 512, 8192, 0.05);
   profile.threads = pool.threads();
   profile.measured_at = utc_now();
   return profile;

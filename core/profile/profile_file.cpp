@@ -43,7 +43,8 @@ void visit_fields(Profile& p, const Visit& visit) {
 }
 
 constexpr const char* kAlgorithms = "algorithms";
-constexpr const char* kDiskAssumed = "disk_assumed";  // written only if it is true
+constexpr const char* kDiskAssumed = "disk_assumed";     // written only if it is true
+constexpr const char* kFloat8 = "matmul_float8_flop_s";  // written only if it was measured
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& why) {
   throw RefusedSetting("machine-profile",
@@ -112,6 +113,7 @@ std::vector<double*> profile::rates_of(MachineProfile& profile) {
   visit_fields(profile, [&](const char*, auto& value) {
     if constexpr (std::is_same_v<decltype(value), double&>) rates.push_back(&value);
   });
+  rates.push_back(&profile.matmul_float8);
   return rates;
 }
 
@@ -119,6 +121,7 @@ void save_profile(const MachineProfile& profile, const fs::path& file) {
   nlohmann::ordered_json json;
   visit_fields(profile, [&](const char* key, const auto& value) { json[key] = value; });
   if (profile.disk_assumed) json[kDiskAssumed] = true;
+  if (profile.matmul_float8 > 0) json[kFloat8] = profile.matmul_float8;
   const auto old = earlier(file);
   // Rates are replaced. The algorithms chosen on this device stay, so the bits of its results do not change.
   if (old.is_object() && old.contains(kAlgorithms) && old.value("device", nlohmann::ordered_json()) == profile.device)
@@ -129,8 +132,8 @@ void save_profile(const MachineProfile& profile, const fs::path& file) {
 MachineProfile load_profile(const fs::path& file) {
   const auto json = read(file);
   MachineProfile profile;
-  std::vector<std::string> known{kAlgorithms, kDiskAssumed};
-  visit_fields(profile, [&](const char* key, auto& value) {
+  std::vector<std::string> known{kAlgorithms, kDiskAssumed, kFloat8};
+  const auto read_field = [&](const char* key, auto& value) {
     using Value = std::remove_reference_t<decltype(value)>;
     known.emplace_back(key);
     if (!json.contains(key)) refuse(file, fmt::format("the key \"{}\" is missing", key));
@@ -145,7 +148,9 @@ MachineProfile load_profile(const fs::path& file) {
         refuse(file, fmt::format("\"{}\" is not a whole number", key));
       value = entry.template get<Value>();
     }
-  });
+  };
+  visit_fields(profile, read_field);
+  if (json.contains(kFloat8)) read_field(kFloat8, profile.matmul_float8);
   const auto assumed = json.value(kDiskAssumed, nlohmann::ordered_json(false));
   if (!assumed.is_boolean()) refuse(file, fmt::format("\"{}\" is not true or false", kDiskAssumed));
   profile.disk_assumed = assumed.get<bool>();

@@ -30,9 +30,11 @@ Format format_of(DType dtype) {
     case DType::bf16: return Format::bf16;
     case DType::fp64: return Format::fp64;
     case DType::fp16: return Format::fp16;
-    case DType::i32: break;
+    case DType::i32:
+    case DType::e4m3:
+    case DType::e5m2: break;
   }
-  throw std::logic_error("weights and states are not integers");
+  throw std::logic_error("weights and states are neither integers nor operands of 8 bits");
 }
 
 DType dtype_of_format(Format format) {

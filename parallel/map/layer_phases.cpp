@@ -37,8 +37,8 @@ void drop_frozen(Phase& phase, const std::vector<ParamSpec>& params) {
     if (!params[p.param].frozen) trained += elements;
   }
   if (all == trained) return;
-  const double share = trained / all, of_weights = phase.half == Half::both ? phase.flops / 2 : phase.flops;
-  phase.flops -= of_weights * (1 - share);
+  const double share = trained / all, of_weights = phase.half == Half::both ? 0.5 : 1;
+  for (auto* const flops : {&phase.flops, &phase.float8_flops}) *flops -= of_weights * *flops * (1 - share);
   std::erase_if(phase.gradients, [&](const PhaseParam& p) { return params[p.param].frozen; });
 }
 
@@ -199,10 +199,12 @@ std::uint32_t LayerPhases::number_for_layer(const Action& a) const {
   return calls_[a.layer][static_cast<std::size_t>(call_of(a.op))].size() == 1 ? kAllPhases : a.phase;
 }
 
-double LayerPhases::flops(const Action& a) const {
-  const auto& phase = at(a).phase;
-  const bool half = phase.half == Half::both && halves_of(a.op) != Half::both;
-  return half ? phase.flops / 2 : phase.flops;
+double LayerPhases::flops(const Action& a) const { return part_of_half(a) * at(a).phase.flops; }
+
+double LayerPhases::float8_flops(const Action& a) const { return part_of_half(a) * at(a).phase.float8_flops; }
+
+double LayerPhases::part_of_half(const Action& a) const {
+  return at(a).phase.half == Half::both && halves_of(a.op) != Half::both ? 0.5 : 1;
 }
 
 }  // namespace terrace::mapping

@@ -44,6 +44,7 @@ class LayerPhases {
   // The value for LayerContext::phase: kAllPhases if the call has only one phase.
   [[nodiscard]] std::uint32_t number_for_layer(const Action& action) const;
   [[nodiscard]] double flops(const Action& action) const;
+  [[nodiscard]] double float8_flops(const Action& action) const;  // of these: with operands of 8 bits
   // The distinct scratch sizes that a layer's phases need, and the index in them of an action's size.
   [[nodiscard]] const std::vector<std::uint64_t>& scratch_bytes(std::uint32_t layer) const { return scratch_bytes_[layer]; }
   [[nodiscard]] std::uint32_t scratch(const Action& action) const { return at(action).scratch; }
@@ -58,6 +59,7 @@ class LayerPhases {
   [[nodiscard]] const std::vector<Runs>& gradients(const Action& action) const { return at(action).gradients; }
 
  private:
+  [[nodiscard]] double part_of_half(const Action& action) const;
   struct OfPhase {
     Phase phase;
     std::vector<Runs> weights, gradients;

@@ -38,6 +38,7 @@ enum class Feature : std::uint8_t {
   local_sgd,
   // The model.
   fp16,
+  float8_products,
   tied,
   skips,
   experts,

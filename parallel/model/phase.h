@@ -104,7 +104,8 @@ struct Phase {
   std::optional<Access> y = {}, dx = {}, saved = {}, carried = {};
   std::vector<PhaseWork> work = {};
   std::uint64_t scratch_bytes = 0;
-  double flops = 0;  // matrix products only
+  double flops = 0;         // matrix products only
+  double float8_flops = 0;  // those of them whose operands are rounded to 8 bits
   // The bytes that it reads and writes in its tensors other than weights and gradients; empty: all their bytes.
   std::optional<double> touched_bytes = {};
   std::optional<PhaseExchange> exchange = {};

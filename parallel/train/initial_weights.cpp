@@ -58,7 +58,9 @@ WeightRange random_weights(std::uint64_t seed) {
       case DType::fp64: return initialise(std::span(range.as<double>(), n), param.init.kind, draw);
       case DType::bf16: return initialise(std::span(range.as<bf16>(), n), param.init.kind, draw);
       case DType::fp16:  // the source only sees the fp32 master
-      case DType::i32: break;
+      case DType::i32:
+      case DType::e4m3:
+      case DType::e5m2: break;
     }
     throw std::logic_error("weights are not " + std::string(name_of(range.dtype)));
   };

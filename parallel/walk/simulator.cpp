@@ -47,7 +47,8 @@ double ProfileCosts::seconds(const Action& a) const {
                                              : profile_.matmul_fp32;
   const auto touched = has_phases(a.op) ? map.phases().phase(a).touched_bytes : std::nullopt;
   const double bytes = touched ? bytes_used(true) + *touched : bytes_used();
-  return map.phases().flops(a) / rate + bytes / stream;
+  const double narrow = map.phases().float8_flops(a);
+  return (map.phases().flops(a) - narrow) / rate + narrow / profile_.float8_rate() + bytes / stream;
 }
 
 // Without measured links, ranks exchange through one machine's memory, even if `ranks-per-machine` makes them count as several

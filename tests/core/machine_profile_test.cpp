@@ -82,6 +82,11 @@ TEST_F(MachineProfiles, SurviveTheRoundTrip) {
   EXPECT_TRUE(back.separate_device());
   EXPECT_EQ(back.download, 55e9);
   EXPECT_EQ(back.measured_at, profile.measured_at);
+  EXPECT_EQ(back.matmul_float8, 0) << "not measured";
+  EXPECT_GT(back.float8_rate(), back.matmul_bf16) << "a GPU is assumed to be faster";
+  profile.matmul_float8 = 9.5e14;
+  save_profile(profile, file_);
+  EXPECT_EQ(load_profile(file_).float8_rate(), 9.5e14);
 }
 
 TEST_F(MachineProfiles, KeepAlgorithmsOfOneLibrary) {

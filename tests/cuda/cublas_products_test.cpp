@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <terrace/core/base/error.h>
+#include <terrace/core/math/float8.h>
 #include <terrace/tests/math/math_fixture.h>
 #include <terrace/tests/support/gpu/fake_cublaslt.h>
 
@@ -158,6 +159,34 @@ TEST_F(CublasProductsTest, OperandsThatTheirAlgorithmCannotReadAreRefused) {
   } catch (const Error& e) {
     EXPECT_THAT(e.what(), AllOf(HasSubstr("matmul [16, 24] = bf16 [16, 32] · [32, 24], to bf16, aligned to 2"),
                                 HasSubstr("cublasLtMatmul"), HasSubstr("CUBLAS_STATUS_NOT_SUPPORTED")));
+  }
+}
+
+// Operands of 8 bits: a gradient's format is not that of a weight, numbers of tokens share algorithms on both sides of a
+// product, and what the library cannot multiply is refused with the product's name. (float8_test tests the numbers.)
+TEST_F(CublasProductsTest, OperandsOf8BitsHaveTheirFormatsInTheRecord) {
+  make();
+  const auto stream = gpu_->make_stream("compute");
+  const auto multiply = [&](std::int64_t m, std::int64_t n, std::int64_t k) {
+    const auto columns = math::float8_columns(k);
+    const auto a = filled(DType::e5m2, {m, columns}), b = filled(DType::e4m3, {n, columns}), scale = filled(DType::fp32, {1});
+    const Tensor c(DType::fp32, {m, n});
+    math().matmul_float8(*stream, c.view(), a, b, scale, scale);
+    stream->synchronize();
+  };
+  multiply(16, 32, 100);
+  EXPECT_THAT(math().algorithms(), HasSubstr("matmul [16, 32] = e5m2 [16, 128] · e4m3 [32, 128]ᵀ, to fp32, aligned to 16: "));
+  for (std::int64_t tokens = 1; tokens <= 300; tokens += 13) {
+    multiply(48, 64, tokens);              // a gradient of weights
+    multiply(128 + tokens % 128, 80, 64);  // a gradient of activations
+  }
+  // The library, the first product, three of up to 128, 256 and 384 tokens, and one of up to 256 rows.
+  EXPECT_LE(std::ranges::count(math().algorithms(), '\n'), 1 + 1 + 3 + 2) << math().algorithms();
+  try {
+    multiply(16, 24, 100);
+    ADD_FAILURE() << "columns that are not whole 16 were multiplied";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), HasSubstr("matmul [16, 24] = e5m2 [16, 128] · e4m3 [24, 128]ᵀ"));
   }
 }
 

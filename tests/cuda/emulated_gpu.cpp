@@ -76,6 +76,13 @@ class Products {
       products_.run(handle, workspace, c, a, ta, b, tb, bias, accumulate);
     });
   }
+  void matmul_float8(Stream& stream, const cuda::Workspace& workspace, MatrixView c, TensorView a, TensorView b,
+                     TensorView a_scale, TensorView b_scale, TensorView bias, Accumulate accumulate) {
+    cuda::cuda_stream(stream).launch([=, this](cuda::CudaStreamHandle handle) {
+      const fake_cublaslt::On on(gpu_);
+      products_.run_float8(handle, workspace, c, a, b, a_scale, b_scale, bias, accumulate);
+    });
+  }
   [[nodiscard]] std::string algorithms() const { return products_.algorithms(); }
 
  private:
@@ -90,6 +97,10 @@ class Products {
   void matmul(Stream& stream, const cuda::Workspace& /*workspace*/, MatrixView c, MatrixView a, Transpose ta, MatrixView b,
               Transpose tb, TensorView bias, Accumulate accumulate) {
     math_->matmul(stream, c, a, ta, b, tb, bias, accumulate);
+  }
+  void matmul_float8(Stream& stream, const cuda::Workspace& /*workspace*/, MatrixView c, TensorView a, TensorView b,
+                     TensorView a_scale, TensorView b_scale, TensorView bias, Accumulate accumulate) {
+    math_->matmul_float8(stream, c, a, b, a_scale, b_scale, bias, accumulate);
   }
   [[nodiscard]] static std::string algorithms() { return {}; }
 
@@ -120,6 +131,12 @@ class Backend {
               Transpose tb, TensorView bias, Accumulate accumulate) {
     products_.matmul(stream, workspace, c, a, ta, b, tb, bias, accumulate);
     if (launched_) launched_("matmul");
+  }
+  [[nodiscard]] static bool has_float8() { return true; }
+  void matmul_float8(Stream& stream, const cuda::Workspace& workspace, MatrixView c, TensorView a, TensorView b,
+                     TensorView a_scale, TensorView b_scale, TensorView bias, Accumulate accumulate) {
+    products_.matmul_float8(stream, workspace, c, a, b, a_scale, b_scale, bias, accumulate);
+    if (launched_) launched_("matmul_float8");
   }
   void attention(const Launcher& launcher, const AttentionShape& shape, TensorView out, TensorView lse, TensorView qkv) {
     cuda::issue_chosen(attention_, place_of(launcher), shape, out, lse, qkv, by_warps(launcher), by_warpgroups(launcher));

@@ -16,6 +16,7 @@
 
 #include <terrace/core/device/device.h>
 #include <terrace/core/device/thread_pool.h>
+#include <terrace/core/math/float8.h>
 #include <terrace/core/math/math.h>
 #include <terrace/tests/support/environment.h>
 #include <terrace/tests/support/mirrored_bytes.h>
@@ -50,6 +51,8 @@ class Tensor {
       case DType::fp64: return reinterpret_cast<const double*>(from)[i];
       case DType::fp16: return static_cast<float>(reinterpret_cast<const fp16*>(from)[i]);
       case DType::i32: return reinterpret_cast<const std::int32_t*>(from)[i];
+      case DType::e4m3:
+      case DType::e5m2: return math::float8_value(static_cast<std::uint8_t>(from[i]), math::float8_format(dtype_));
     }
     return 0;
   }
@@ -61,6 +64,8 @@ class Tensor {
       case DType::fp64: reinterpret_cast<double*>(to)[i] = v; break;
       case DType::fp16: reinterpret_cast<fp16*>(to)[i] = fp16(static_cast<float>(v)); break;
       case DType::i32: reinterpret_cast<std::int32_t*>(to)[i] = static_cast<std::int32_t>(v); break;
+      case DType::e4m3:
+      case DType::e5m2: to[i] = std::byte{math::float8_code(static_cast<float>(v), math::float8_format(dtype_))}; break;
     }
   }
   Tensor& poison() {

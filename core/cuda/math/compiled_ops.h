@@ -16,6 +16,7 @@ extern template struct Elementwise<CudaLauncher>;
 extern template struct Embeddings<CudaLauncher>;
 extern template struct Norms<CudaLauncher>;
 extern template struct Packing<CudaLauncher>;
+extern template struct Quantising<CudaLauncher>;
 extern template struct RotaryPositions<CudaLauncher>;
 extern template struct Experts<CudaLauncher>;
 extern template struct RowSoftmax<CudaLauncher>;

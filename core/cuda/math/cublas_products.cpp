@@ -28,6 +28,8 @@ cudaDataType_t type_of(DType dtype) {
     case DType::bf16: return CUDA_R_16BF;
     case DType::fp64: return CUDA_R_64F;
     case DType::fp16: return CUDA_R_16F;
+    case DType::e4m3: return CUDA_R_8F_E4M3;
+    case DType::e5m2: return CUDA_R_8F_E5M2;
     default: return CUDA_R_32F;
   }
 }
@@ -151,11 +153,16 @@ class CublasProducts::Descriptors {
       // later ones.
       set_bias(reinterpret_cast<const void*>(kBiasAlignment));
     }
-    describe(first, key.in, p.first);
+    describe(first, key.b_in.value_or(key.in), p.first);
     describe(second, key.in, p.second);
     describe(result, key.out, p.result);
   }
   void set_bias(const void* address) { set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, address); }
+  // b is the library's first operand.
+  void set_scales(const void* of_a, const void* of_b) {
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_b);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_a);
+  }
 
   Operation operation;
   Layout first, second, result;
@@ -266,6 +273,17 @@ ChosenProduct CublasProducts::proposed(const ProductKey& key, const Descriptors&
 
 void CublasProducts::run(CudaStreamHandle stream, const Workspace& workspace, MatrixView c, MatrixView a, Transpose ta,
                          MatrixView b, Transpose tb, TensorView bias, Accumulate accumulate) {
+  run(stream, workspace, c, a, ta, b, tb, Scales(), bias, accumulate);
+}
+
+void CublasProducts::run_float8(CudaStreamHandle stream, const Workspace& workspace, MatrixView c, TensorView a, TensorView b,
+                                TensorView a_scale, TensorView b_scale, TensorView bias, Accumulate accumulate) {
+  run(stream, workspace, c, a, Transpose::no, b, Transpose::yes, {a_scale, b_scale}, bias, accumulate);
+}
+
+void CublasProducts::run(CudaStreamHandle stream, const Workspace& workspace, const MatrixView& c, const MatrixView& a,
+                         Transpose ta, const MatrixView& b, Transpose tb, const Scales& scales, const TensorView& bias,
+                         Accumulate accumulate) {
   if (c.view.elements() == 0) return;
   const CudaLauncher launcher("matmul", stream, workspace);
   if ((ta == Transpose::yes ? rows_of(a) : columns_of(a)) == 0) {
@@ -273,20 +291,22 @@ void CublasProducts::run(CudaStreamHandle stream, const Workspace& workspace, Ma
     if (accumulate == Accumulate::no) Elementwise::zero(launcher, c.with_gaps());
     return;
   }
-  // The library has no bias epilogue for fp64, so a kernel adds the bias.
-  const bool adds_bias_behind = !bias.empty() && c.view.dtype == DType::fp64;
+  // The library has no bias epilogue for fp64, nor one in fp32 for operands of 8 bits, so a kernel adds the bias.
+  const bool has_epilogue = c.view.dtype != DType::fp64 && !(is_float8(a.view.dtype) && c.view.dtype == DType::fp32);
+  const bool adds_bias_behind = !bias.empty() && !has_epilogue;
   const TensorView epilogue = adds_bias_behind ? TensorView{} : for_epilogue(launcher, bias, c.view.dtype);
   const auto key = key_of(c, a, ta, b, tb, !epilogue.empty(), accumulate == Accumulate::yes);
-  multiply(stream, workspace, key, c, a, b, epilogue);
+  multiply(stream, workspace, key, c, a, b, scales, epilogue);
   if (adds_bias_behind) Elementwise::add_bias(launcher, c.view, bias, Accumulate::yes);
 }
 
 void CublasProducts::multiply(CudaStreamHandle stream, const Workspace& workspace, const ProductKey& key, const MatrixView& c,
-                              const MatrixView& a, const MatrixView& b, const TensorView& bias) {
+                              const MatrixView& a, const MatrixView& b, const Scales& scales, const TensorView& bias) {
   Descriptors d(key);
   const std::lock_guard lock(mutex_);
   const auto algorithm = algorithm_of(choose(key, d).words);
   if (key.bias) d.set_bias(bias.data);
+  if (!scales.a.empty()) d.set_scales(scales.a.data, scales.b.data);
   const bool wide = key.in == DType::fp64;
   const float one = 1, add = key.accumulate ? 1.0F : 0.0F;
   const double wide_one = 1, wide_add = key.accumulate ? 1.0 : 0.0;

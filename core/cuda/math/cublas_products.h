@@ -37,14 +37,23 @@ class CublasProducts {
 
   void run(CudaStreamHandle stream, const Workspace& workspace, MatrixView c, MatrixView a, Transpose ta, MatrixView b,
            Transpose tb, TensorView bias, Accumulate accumulate);
+  // Of operands of 8 bits: Math::matmul_float8(). The GPU must be of kLeastFloat8Capability.
+  void run_float8(CudaStreamHandle stream, const Workspace& workspace, MatrixView c, TensorView a, TensorView b,
+                  TensorView a_scale, TensorView b_scale, TensorView bias, Accumulate accumulate);
   [[nodiscard]] std::string algorithms() const;  // Math::algorithms()
   std::string library();                         // the library that chose them; call on an issuing thread
 
  private:
   class Descriptors;
+  // What an operand of 8 bits is multiplied by: one fp32 in device memory each; empty for other operands.
+  struct Scales {
+    TensorView a = {}, b = {};
+  };
   cublasLtContext* handle();
+  void run(CudaStreamHandle stream, const Workspace& workspace, const MatrixView& c, const MatrixView& a, Transpose ta,
+           const MatrixView& b, Transpose tb, const Scales& scales, const TensorView& bias, Accumulate accumulate);
   void multiply(CudaStreamHandle stream, const Workspace& workspace, const ProductKey& key, const MatrixView& c,
-                const MatrixView& a, const MatrixView& b, const TensorView& bias);
+                const MatrixView& a, const MatrixView& b, const Scales& scales, const TensorView& bias);
   // The algorithm for `key`, which `descriptors` describes.
   const ChosenProduct& choose(const ProductKey& key, const Descriptors& descriptors);
   const ChosenProduct& find(const ProductKey& key, const Descriptors& descriptors);

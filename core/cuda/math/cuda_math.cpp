@@ -57,6 +57,17 @@ class CudaBackend {
     cuda_stream(stream).launch(
         [=, this](CudaStreamHandle handle) { products_.run(handle, workspace, c, a, ta, b, tb, bias, accumulate); });
   }
+  [[nodiscard]] bool has_float8() const { return 10 * gpu_.compute_major + gpu_.compute_minor >= kLeastFloat8Capability; }
+  void matmul_float8(Stream& stream, const cuda::Workspace& workspace, MatrixView c, TensorView a, TensorView b,
+                     TensorView a_scale, TensorView b_scale, TensorView bias, Accumulate accumulate) {
+    if (!has_float8())
+      throw Error(fmt::format("products of 8 bits need a GPU of compute capability {}.{}, and this one has {}.{}",
+                              kLeastFloat8Capability / 10, kLeastFloat8Capability % 10, gpu_.compute_major, gpu_.compute_minor),
+                  ErrorKind::refused);
+    cuda_stream(stream).launch([=, this](CudaStreamHandle handle) {
+      products_.run_float8(handle, workspace, c, a, b, a_scale, b_scale, bias, accumulate);
+    });
+  }
   void attention(const cuda::CudaLauncher& launcher, const AttentionShape& shape, TensorView out, TensorView lse,
                  TensorView qkv) {
     cuda::issue_chosen(attention_, place_of(launcher), shape, out, lse, qkv, by_warps(launcher), by_warpgroups(launcher));

@@ -3,6 +3,8 @@
 //
 //   auto launcher(const char* operation, CudaStreamHandle, const Workspace&);  // launcher.h
 //   void matmul(Stream&, const Workspace&, c, a, ta, b, tb, bias, accumulate);
+//   void matmul_float8(Stream&, const Workspace&, c, a, b, a_scale, b_scale, bias, accumulate);
+//   bool has_float8() const;
 //   void attention(const auto& launcher, shape, out, lse, qkv);  // issues it by the kernels that it chooses
 //   void attention_grad(const auto& launcher, shape, dqkv, dout, out, lse, qkv);
 //   std::string algorithms() const;
@@ -35,6 +37,7 @@ class KernelMath final : public Math, public math::StreamRooms {
     math::visit(some, [&](const auto& call) { this->issue(stream, call); });
   }
 
+  bool has_float8() const override { return backend_.has_float8(); }
   std::string algorithms() const override { return backend_.algorithms(); }
   void make_rooms(std::span<Stream* const> streams) override { workspaces_.make(streams); }
 
@@ -52,6 +55,9 @@ class KernelMath final : public Math, public math::StreamRooms {
   }
   void issue(Stream& stream, const math::CallOf<&Math::matmul>& call) {
     call.apply([&](const auto&... of) { backend_.matmul(stream, workspaces_.of(cuda_stream(stream)), of...); });
+  }
+  void issue(Stream& stream, const math::CallOf<&Math::matmul_float8>& call) {
+    call.apply([&](const auto&... of) { backend_.matmul_float8(stream, workspaces_.of(cuda_stream(stream)), of...); });
   }
   void issue(Stream& stream, const math::CallOf<&Math::attention>& call) {
     const auto& [shape, out, lse, qkv] = call.arguments;

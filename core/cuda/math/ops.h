@@ -14,6 +14,7 @@
 #include <terrace/core/cuda/math/embed.h>
 #include <terrace/core/cuda/math/norm.h>
 #include <terrace/core/cuda/math/packing.h>
+#include <terrace/core/cuda/math/quantise.h>
 #include <terrace/core/cuda/math/rotary.h>
 #include <terrace/core/cuda/math/routing.h>
 #include <terrace/core/cuda/math/score_rows.h>
@@ -33,6 +34,7 @@ struct AllOps : Activations<Launcher>,
                 Embeddings<Launcher>,
                 Norms<Launcher>,
                 Packing<Launcher>,
+                Quantising<Launcher>,
                 RotaryPositions<Launcher>,
                 Experts<Launcher>,
                 RowSoftmax<Launcher>,

@@ -73,9 +73,11 @@ void for_dtype(DType dtype, F&& f) {
     case DType::bf16: return f.template operator()<std::uint16_t>();
     case DType::fp64: return f.template operator()<double>();
     case DType::fp16: return f.template operator()<Fp16>();
-    case DType::i32: break;
+    case DType::i32:
+    case DType::e4m3:
+    case DType::e5m2: break;
   }
-  throw std::logic_error("math: i32 is not a compute dtype");
+  throw std::logic_error("math: this is not a compute dtype");
 }
 
 inline ConvertKernel convert_kernel(const Kernels& kernels, DType to, DType from, bool accumulate) {

@@ -1,5 +1,5 @@
 #include <terrace/core/math/cpu/ops.h>
-#include <terrace/core/math/cpu/tile_product.h>
+#include <terrace/core/math/cpu/tile_product_widened.h>
 
 namespace terrace::cpu {
 namespace {
@@ -40,10 +40,14 @@ Operand<T> narrowed(Operand<T> a, std::int64_t rows, std::int64_t k) {
   return {copy, rows, true};
 }
 
-}  // namespace
+// The scales of operands of 8 bits; null for other operands.
+struct Scales {
+  const float *a = nullptr, *b = nullptr;
+};
 
-void matmul(Compute compute, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias,
-            Accumulate accumulate) {
+template <class TA, class TB>
+void multiply(Compute compute, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias,
+              Accumulate accumulate, const Scales& scales = {}) {
   const bool a_transposed = ta == Transpose::yes, b_transposed = tb == Transpose::yes;
   const std::int64_t m = rows_of(c), n = columns_of(c), k = a_transposed ? rows_of(a) : columns_of(a);
   if (m == 0 || n == 0) return;
@@ -60,28 +64,46 @@ void matmul(Compute compute, MatrixView c, MatrixView a, Transpose ta, MatrixVie
   const bool direct = c.view.dtype == a.view.dtype && c.view.dtype == inner && accumulate == Accumulate::no;
   const auto c_bytes = static_cast<std::int64_t>(size_of(c.view.dtype));
 
-  for_dtype(a.view.dtype, [&]<class T>() {
-    using A = Acc<T>;
-    compute.pool.parallel_for(tiles_down * tiles_across, [&](std::int64_t task) {
-      const std::int64_t i = task % tiles_down * tile.rows, j = task / tiles_down * tile.columns;
-      const std::int64_t rows = std::min(tile.rows, m - i), columns = std::min(tile.columns, n - j);
-      const std::int64_t lda = a.stride, ldb = b.stride;
-      Operand<T> left{raw<T>(a.view) + (a_transposed ? i : i * lda), lda, a_transposed};
-      const Operand<T> right{raw<T>(b.view) + (b_transposed ? j * ldb : j), ldb, b_transposed};
-      if (std::is_same_v<T, float> && a_transposed && rows < m) left = narrowed(left, rows, k);
-      // The product is complete before anything is added to it: in c itself, or in a tile that the thread keeps.
-      A* const product = direct ? raw<A>(c.view) + i * c.stride + j : scratch<A>(Scratch::tile, tile.rows * tile.columns);
-      const std::int64_t stride = direct ? c.stride : tile.columns;
-      tile_product(compute.kernels, product, stride, left, right, rows, columns, k);
-      for (std::int64_t r = 0; r < rows && (add_bias || !direct); ++r) {
-        A* const row = product + r * stride;
-        std::byte* const its_c = c.view.data + ((i + r) * c.stride + j) * c_bytes;
-        if (add_c) add_c(row, its_c, columns);
-        if (add_bias) add_bias(row, bias.data + j * static_cast<std::int64_t>(size_of(bias.dtype)), columns);
-        if (!direct) deliver(its_c, row, columns);
-      }
-    });
+  using A = Acc<TA>;
+  compute.pool.parallel_for(tiles_down * tiles_across, [&](std::int64_t task) {
+    const std::int64_t i = task % tiles_down * tile.rows, j = task / tiles_down * tile.columns;
+    const std::int64_t rows = std::min(tile.rows, m - i), columns = std::min(tile.columns, n - j);
+    const std::int64_t lda = a.stride, ldb = b.stride;
+    Operand<TA> left{raw<TA>(a.view) + (a_transposed ? i : i * lda), lda, a_transposed};
+    const Operand<TB> right{raw<TB>(b.view) + (b_transposed ? j * ldb : j), ldb, b_transposed};
+    if (std::is_same_v<TA, float> && a_transposed && rows < m) left = narrowed(left, rows, k);
+    // The product is complete before anything is added to it: in c itself, or in a tile that the thread keeps.
+    A* const product = direct ? raw<A>(c.view) + i * c.stride + j : scratch<A>(Scratch::tile, tile.rows * tile.columns);
+    const std::int64_t stride = direct ? c.stride : tile.columns;
+    tile_product(compute.kernels, product, stride, left, right, rows, columns, k);
+    for (std::int64_t r = 0; r < rows && (add_bias || !direct); ++r) {
+      A* const row = product + r * stride;
+      std::byte* const its_c = c.view.data + ((i + r) * c.stride + j) * c_bytes;
+      for (std::int64_t l = 0; scales.a && l < columns; ++l) row[l] *= static_cast<A>(*scales.a * *scales.b);
+      if (add_c) add_c(row, its_c, columns);
+      if (add_bias) add_bias(row, bias.data + j * static_cast<std::int64_t>(size_of(bias.dtype)), columns);
+      if (!direct) deliver(its_c, row, columns);
+    }
   });
+}
+
+}  // namespace
+
+void matmul(Compute compute, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias,
+            Accumulate accumulate) {
+  for_dtype(a.view.dtype, [&]<class T>() { multiply<T, T>(compute, c, a, ta, b, tb, bias, accumulate); });
+}
+
+void matmul_float8(Compute compute, MatrixView c, TensorView a, TensorView b, TensorView a_scale, TensorView b_scale,
+                   TensorView bias, Accumulate accumulate) {
+  const Scales scales{a_scale.as<float>(), b_scale.as<float>()};
+  const auto by = [&]<class TA, class TB>() {
+    multiply<TA, TB>(compute, c, a, Transpose::no, b, Transpose::yes, bias, accumulate, scales);
+  };
+  const auto by_a = [&]<class TA>() {
+    b.dtype == DType::e4m3 ? by.template operator()<TA, E4m3>() : by.template operator()<TA, E5m2>();
+  };
+  a.dtype == DType::e4m3 ? by_a.template operator()<E4m3>() : by_a.template operator()<E5m2>();
 }
 
 }  // namespace terrace::cpu

@@ -1,5 +1,9 @@
 #include <terrace/core/math/cpu/tile_product_widened.h>
 
+#include <array>
+
+#include <terrace/core/math/float8.h>
+
 namespace terrace::cpu {
 namespace {
 
@@ -8,12 +12,35 @@ constexpr std::int64_t kPart = 512;
 
 constexpr DType dtype_of(Fp16) { return DType::fp16; }
 constexpr DType dtype_of(std::uint16_t) { return DType::bf16; }
+constexpr DType dtype_of(E4m3) { return DType::e4m3; }
+constexpr DType dtype_of(E5m2) { return DType::e5m2; }
+
+// Widens a row of numbers: by a kernel, or codes by a table.
+template <class T>
+struct Widen {
+  explicit Widen(const Kernels& kernels) : kernel(convert_kernel(kernels, DType::fp32, dtype_of(T{}), false)) {}
+  void operator()(float* to, const T* from, std::int64_t n) const { kernel(to, from, n); }
+  ConvertKernel kernel;
+};
+template <class T>
+requires(sizeof(T) == 1) struct Widen<T> {
+  explicit Widen(const Kernels&) {}
+  void operator()(float* to, const T* from, std::int64_t n) const {
+    static constexpr auto kValues = [] {
+      std::array<float, 256> all{};
+      for (std::size_t code = 0; code < all.size(); ++code)
+        all[code] = math::float8_value(static_cast<std::uint8_t>(code), math::float8_format(dtype_of(T{})));
+      return all;
+    }();
+    for (std::int64_t i = 0; i < n; ++i) to[i] = kValues[from[i].code];
+  }
+};
 
 // Columns [first, first + count) of op(x), which has `rows` rows.
 template <class T>
 Operand<float> widened(const Kernels& kernels, Operand<T> x, std::int64_t rows, std::int64_t first, std::int64_t count,
                        Scratch slot) {
-  const auto widen = convert_kernel(kernels, DType::fp32, dtype_of(T{}), false);
+  const Widen<T> widen(kernels);
   auto* const copy = scratch<float>(slot, rows * count);
   const T* const from = x.data + (x.transposed ? first * x.stride : first);
   const std::int64_t stored_rows = x.transposed ? count : rows, stored_columns = x.transposed ? rows : count;
@@ -27,8 +54,8 @@ Operand<T> across(Operand<T> x) {
 
 }  // namespace
 
-template <class T>
-void widened_product(const Kernels& kernels, float* c, std::int64_t ldc, Operand<T> a, Operand<T> b, std::int64_t m,
+template <class A, class B>
+void widened_product(const Kernels& kernels, float* c, std::int64_t ldc, Operand<A> a, Operand<B> b, std::int64_t m,
                      std::int64_t n, std::int64_t k) {
   for (std::int64_t i = 0; k == 0 && i < m; ++i) std::fill_n(c + i * ldc, n, 0.0F);
   for (std::int64_t first = 0; first < k; first += kPart) {

@@ -1,5 +1,5 @@
-// Products of 16-bit numbers, computed in fp32: one part of the inner sum at a time is widened (which is exact) and multiplied;
-// the parts are added in ascending order.
+// Products of numbers of 16 and 8 bits, computed in fp32: one part of the inner sum at a time is widened (which is exact) and
+// multiplied; the parts are added in ascending order.
 //
 // Threads: any; uses the calling thread's scratch of operand_a and operand_b.
 #pragma once
@@ -8,9 +8,23 @@
 
 namespace terrace::cpu {
 
-// c[m,n] = op(a)[m,k] · op(b)[k,n], for T = Fp16 or std::uint16_t (the bits of a bf16).
-template <class T>
-void widened_product(const Kernels& kernels, float* c, std::int64_t ldc, Operand<T> a, Operand<T> b, std::int64_t m,
+// The codes of core/math/float8.h.
+struct E4m3 {
+  std::uint8_t code;
+};
+struct E5m2 {
+  std::uint8_t code;
+};
+
+// c[m,n] = op(a)[m,k] · op(b)[k,n]. A and B: both Fp16, both std::uint16_t (the bits of a bf16), or each E4m3 or E5m2.
+template <class A, class B>
+void widened_product(const Kernels& kernels, float* c, std::int64_t ldc, Operand<A> a, Operand<B> b, std::int64_t m,
                      std::int64_t n, std::int64_t k);
+
+template <class A, class B>
+requires(sizeof(A) == 1) void tile_product(const Kernels& kernels, float* c, std::int64_t ldc, Operand<A> a, Operand<B> b,
+                                           std::int64_t m, std::int64_t n, std::int64_t k) {
+  widened_product(kernels, c, ldc, a, b, m, n, k);
+}
 
 }  // namespace terrace::cpu

@@ -142,6 +142,7 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .matrices = *family.matrices,
           .names = names_of(config),
           .dtype = config.dtype,
+          .products = config.products,
           .place = config.place};
 }
 

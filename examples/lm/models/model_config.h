@@ -50,8 +50,9 @@ struct ModelConfig {
   std::optional<Activation> activation = {};                 // nothing: the family's default
   // Whether the four products of attention, and the products of the MLP, have biases; nothing: as in the family's tensors.
   std::optional<bool> attention_bias = {}, mlp_bias = {};
-  DType dtype = DType::fp32;  // of weights and activations
-  ModelRank place = {};       // the sizes above are those of the whole model
+  DType dtype = DType::fp32;                            // of weights and activations
+  layers::Products products = layers::Products::dtype;  // of blocks, as in Transformer
+  ModelRank place = {};                                 // the sizes above are those of the whole model
 
   [[nodiscard]] std::int64_t head_dim() const { return head_size != 0 ? head_size : hidden / heads; }
 };

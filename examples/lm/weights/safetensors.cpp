@@ -240,7 +240,9 @@ SafetensorsHeader lay_out(const std::filesystem::path& file, const std::vector<S
       case DType::bf16: entry.type = FileType::BF16; break;
       case DType::fp64: entry.type = FileType::F64; break;
       case DType::fp16:
-      case DType::i32: refuse(t.name, "only fp32, bf16 and fp64 can be written");
+      case DType::i32:
+      case DType::e4m3:
+      case DType::e5m2: refuse(t.name, "only fp32, bf16 and fp64 can be written");
     }
     for (const auto d : t.shape) {
       if (__builtin_mul_overflow(entry.elements, d, &entry.elements)) refuse(t.name, "its shape overflows");

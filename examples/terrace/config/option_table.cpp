@@ -333,6 +333,9 @@ std::vector<Option> make_table() {
       text("model", "save", &Run::save, Text::any, kRanks, "safetensors file to write the final weights to").takes("FILE"),
       word("model", "dtype", &Model::dtype, kSame, "type of weights and activations; bf16 and fp16 keep fp32 master weights")
           .common("type of weights and activations"),
+      word("model", "products", &Model::products, kSame,
+           "what a block's matrices multiply: numbers of --dtype, or with --dtype bf16 fp8: weights and activations rounded to "
+           "e4m3 and gradients to e5m2, each with the scale of its whole tensor"),
 
       number("train", "batch-size", &Train::batch_size, kPositive, kSame, "sequences in a micro-batch").common(),
       number("train", "grad-accumulation", &Train::grad_accumulation, kPositive, kSame, "micro-batches in a step").common(),

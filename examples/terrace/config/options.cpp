@@ -503,6 +503,7 @@ bool apply_model_dir(RunConfig& c) {
   model.attention_tiles = own.attention_tiles;
   model.head_rows = own.head_rows;
   model.skips = own.skips;
+  model.products = own.products;
   if (!model.attention_cap) model.attention_cap = own.attention_cap;
   if (!model.logit_cap) model.logit_cap = own.logit_cap;
   if (!model.rotated_blocks) model.rotated_blocks = own.rotated_blocks;

@@ -69,6 +69,9 @@ template <>
 inline constexpr auto kWords<DType> =
     std::to_array<Word<DType>>({{"fp32", DType::fp32}, {"bf16", DType::bf16}, {"fp16", DType::fp16}, {"fp64", DType::fp64}});
 template <>
+inline constexpr auto kWords<layers::Products> = std::to_array<Word<layers::Products>>({{"dtype", layers::Products::dtype},
+                                                                                        {"fp8", layers::Products::fp8}});
+template <>
 inline constexpr auto kWords<layers::SkipShape> = std::to_array<Word<layers::SkipShape>>({{"none", layers::SkipShape::none},
                                                                                           {"u", layers::SkipShape::u}});
 template <>

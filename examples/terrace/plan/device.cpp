@@ -143,7 +143,12 @@ void find_device(RunConfig& c, std::int64_t ranks_here) {
 bool has_gpus(const RunConfig& c) { return !gpus_for(c).gpus.empty(); }
 
 void demand_device(const RunConfig& c) {
-  if (c.on_gpu()) find_gpu(c, std::max<std::int64_t>(0, c.found.local_ranks - 1));
+  if (!c.on_gpu()) return;
+  const auto& gpu = find_gpu(c, std::max<std::int64_t>(0, c.found.local_ranks - 1));
+  if (c.model.products == layers::Products::fp8 && gpu.compute_major * 10 + gpu.compute_minor < kLeastFloat8Capability)
+    throw Error(fmt::format("{} has compute capability {}.{}, and --products fp8 needs {}.{}\n  leave out --products", gpu.name,
+                            gpu.compute_major, gpu.compute_minor, kLeastFloat8Capability / 10, kLeastFloat8Capability % 10),
+                ErrorKind::refused);
 }
 
 std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool, const std::string& algorithms) {

@@ -60,7 +60,8 @@ void ResidualBranch::out_input(CallSteps& steps, BatchShape shape, const RowPiec
                 .weights = out_.params(turn.tile),
                 .dy = !shared && (norms || !result_norm_),
                 .scratch_bytes = dmiddle.scratch_bytes() + out_.scratch_bytes(turn.tile, n),
-                .flops = turn_flops(shape, out_, out_.inputs(), rows, turn) + (turn.last ? 2 * flops_at_once(shape) : 0)};
+                .flops = turn_flops(shape, out_, out_.inputs(), rows, turn) + (turn.last ? 2 * flops_at_once(shape) : 0),
+                .float8_flops = float8(turn_flops(shape, out_, out_.inputs(), rows, turn))};
     if (turn.last) phase.work = CallSteps::uses({}, begins_middle(LayerCall::backward));
     if (turn.last || norms) phase.saved = Access::read;
     if (carries) phase.carried = turn.writes();
@@ -94,7 +95,8 @@ void ResidualBranch::in_input(CallSteps& steps, BatchShape shape, const RowPiece
                 .dy = ends,
                 .carried = rows.shared() && !norms ? Access::read : Access::update,
                 .scratch_bytes = std::max(in_.scratch_bytes(turn.tile, n), norms ? query_key_norm_.scratch_bytes(n) : 0),
-                .flops = turn_flops(shape, in_, in_.outputs(), rows, turn)};
+                .flops = turn_flops(shape, in_, in_.outputs(), rows, turn),
+                .float8_flops = float8(turn_flops(shape, in_, in_.outputs(), rows, turn))};
     if (norms) query_key_norm_.name_params(phase.weights);
     if (norms && norms_across()) phase.work.push_back({sums.all, Access::read});
     if (norms || ends) phase.saved = Access::read;
@@ -129,7 +131,8 @@ void ResidualBranch::out_weight(CallSteps& steps, BatchShape shape, const RowPie
                 .dy = result_norm_ ? turn.last : !shared,
                 .saved = Access::read,
                 .scratch_bytes = middle.scratch_bytes() + out_.gradient_bytes(turn.tile, n),
-                .flops = turn_flops(shape, out_, out_.inputs(), RowPieces(), turn)};
+                .flops = turn_flops(shape, out_, out_.inputs(), RowPieces(), turn),
+                .float8_flops = float8(turn_flops(shape, out_, out_.inputs(), RowPieces(), turn))};
     if (shared || result_norm_) phase.carried = Access::read;
     if (turn.last) result_norm_.name_params(phase.gradients);
     middle.use(phase, turn.reads());
@@ -157,7 +160,8 @@ void ResidualBranch::in_weight(CallSteps& steps, BatchShape shape, const RowPiec
                 .carried = Access::read,
                 .work = CallSteps::uses(gathers ? x_rows.all_rooms() : std::vector<std::uint32_t>{}, {}),
                 .scratch_bytes = normed.scratch_bytes() + (norms ? of_statistics : 0) + in_.gradient_bytes(turn.tile, n),
-                .flops = turn_flops(shape, in_, in_.outputs(), RowPieces(), turn)};
+                .flops = turn_flops(shape, in_, in_.outputs(), RowPieces(), turn),
+                .float8_flops = float8(turn_flops(shape, in_, in_.outputs(), RowPieces(), turn))};
     if (norms) norm_.name_params(phase.weights);
     if (turn.last) norm_.name_params(phase.gradients);
     if (turn.last) query_key_norm_.name_params(phase.gradients);

@@ -130,6 +130,8 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] double product_flops(BatchShape shape, std::int64_t width) const {
     return 2 * static_cast<double>(middle_shape(shape).tokens() * config_.hidden) * static_cast<double>(width);
   }
+  // Those of products that have operands of 8 bits.
+  [[nodiscard]] double float8(double product_flops) const { return config_.products == Products::fp8 ? product_flops : 0; }
   [[nodiscard]] double flops_at_once(BatchShape shape) const {
     return middle_at_once() ? middle_flops(middle_shape(shape)) : 0;
   }

@@ -74,7 +74,8 @@ void ResidualBranch::decode_in_tiles(CallSteps& steps) const {
                 .x = true,
                 .saved = Access::update,
                 .scratch_bytes = decode_bytes(),
-                .flops = turn_flops({1, 1}, in_, in_.outputs(), {}, turn)};
+                .flops = turn_flops({1, 1}, in_, in_.outputs(), {}, turn),
+                .float8_flops = float8(turn_flops({1, 1}, in_, in_.outputs(), {}, turn))};
     std::ranges::copy(in_.params(turn.tile), std::back_inserter(phase.weights));
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       const ScratchArena arena(ctx.scratch);
@@ -90,6 +91,7 @@ void ResidualBranch::decode_in_tiles(CallSteps& steps) const {
     auto phase = out_phase(turn, norms);
     phase.scratch_bytes = decode_bytes();
     phase.flops = turn_flops({1, 1}, out_, out_.inputs(), {}, turn);
+    phase.float8_flops = float8(phase.flops);
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch);
       const ResultNorm::Saved of_norm{t.saved.back(), arena.take(norm_.statistics(1))};

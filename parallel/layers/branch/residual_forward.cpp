@@ -74,7 +74,8 @@ void ResidualBranch::in_forward(CallSteps& steps, BatchShape shape, const RowPie
                 .saved = norms ? Access::overwrite : Access::update,
                 .scratch_bytes = result.scratch_bytes() + std::max(normed.scratch_bytes() + in_.scratch_bytes(turn.tile, n),
                                                                    ends ? query_key_norm_.scratch_bytes(n) : 0),
-                .flops = turn_flops(shape, in_, in_.outputs(), rows, turn) + (ends ? flops_at_once(shape) : 0)};
+                .flops = turn_flops(shape, in_, in_.outputs(), rows, turn) + (ends ? flops_at_once(shape) : 0),
+                .float8_flops = float8(turn_flops(shape, in_, in_.outputs(), rows, turn))};
     if (norms) norm_.name_params(phase.weights);
     if (ends) query_key_norm_.name_params(phase.weights);
     if (ends) phase.work = CallSteps::uses({}, begins_middle(LayerCall::forward));
@@ -109,6 +110,7 @@ void ResidualBranch::out_forward(CallSteps& steps, BatchShape shape, const RowPi
     auto phase = out_phase(turn, norms);
     phase.scratch_bytes = middle.scratch_bytes() + out_.scratch_bytes(turn.tile, n);
     phase.flops = turn_flops(shape, out_, out_.inputs(), rows, turn);
+    phase.float8_flops = float8(phase.flops);
     middle.use(phase, turn.reads());
     rows.use_all(phase, turn.piece, turn.tile == 0 ? Access::overwrite : Access::update);
     if (turn.last_tile) rows.keep_last(phase, turn.piece);

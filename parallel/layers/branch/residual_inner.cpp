@@ -49,7 +49,8 @@ void ResidualBranch::inner_forward(CallSteps& steps, LayerCall call, BatchShape 
   Phase phase{.weights = inner_params(tile),
               .x = true,
               .scratch_bytes = measured.peak_bytes() + in_.scratch_bytes(tile, each) + out_.scratch_bytes(tile, each),
-              .flops = forward_flops(shape) / in_.tiles()};
+              .flops = forward_flops(shape) / in_.tiles(),
+              .float8_flops = float8(forward_flops(shape) / in_.tiles())};
   if (forward || result_norm_) phase.saved = access;
   if (!result_norm_) phase.y = access;
   if (norms) phase.y = Access::overwrite;
@@ -94,6 +95,7 @@ void ResidualBranch::inner_backward(CallSteps& steps, BatchShape shape, std::uin
               .carried = tile == 0 ? Access::overwrite : Access::update,
               .scratch_bytes = measured.peak_bytes() + products + gradients,
               .flops = (3 * product_flops(shape, in_.outputs()) + 2 * product_flops(shape, out_.inputs())) / in_.tiles()};
+  phase.float8_flops = float8(phase.flops);
   if (tile == 0) result_norm_.name_params(phase.weights);
   if (in_.is_last(tile)) phase.dx = Access::overwrite;
   if (in_.is_last(tile)) result_norm_.name_params(phase.gradients);

@@ -85,6 +85,7 @@ Phase Moe::of_expert(std::int64_t tokens, std::uint32_t expert) const {
   const auto row = static_cast<double>(2 * (config_.hidden + experts_[expert].up_width())) * size_of(config_.dtype);
   return {.scratch_bytes = experts_[expert].scratch_bytes(at.most_of(expert)),
           .flops = experts_[expert].flops(at.usual_of(expert)),
+          .float8_flops = config_.products == Products::fp8 ? experts_[expert].flops(at.usual_of(expert)) : 0,
           .touched_bytes = at.usual_of(expert) * row};
 }
 

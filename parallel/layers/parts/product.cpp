@@ -19,6 +19,7 @@ Product::Spec Product::second_of(std::string prefix, const ProjectionParts& part
 Product::Product(std::vector<ParamSpec>& params, Spec spec, const Transformer& config)
     : spec_(std::move(spec)),
       dtype_(config.dtype),
+      float8_(config.products == Products::fp8),
       adds_bias_(spec_.split.of == Projection::Split::Of::outputs || config.tensor().leads()) {
   const auto& [prefix, parts, outputs, inputs, split, init_std, tiles] = spec_;
   if (!tiles.apart || !parts.bias) return;
@@ -74,6 +75,7 @@ Product::Ready Product::place(std::uint32_t tile, std::int64_t rows, ScratchAren
   Ready ready{.tile = tile};
   if (in_columns()) ready.columns = arena.take(dtype_, {rows, tile_.outputs()});
   ready.weights = tile_.place(arena, dtype);
+  if (float8_) ready.weights.codes = tile_.float8_room(arena, rows, gradient);
   if (biases_.size() * fused() > 1) ready.bias = arena.take(dtype, {tile_.outputs()});
   if (adapts(tile) && gradient) ready.adapters = adapters_.place_gradient(arena, rows);
   if (adapts(tile) && !gradient) ready.adapters.forward = adapters_.place(arena, rows);

@@ -112,6 +112,7 @@ class Product {
   Spec spec_;
   DType dtype_;
   std::vector<std::uint32_t> biases_;  // positions in params() of biases that are apart
+  bool float8_;                        // multiplies operands of 8 bits
   bool adds_bias_;                     // false: another tensor rank adds them
   Projection whole_, tile_;
   LowRank adapters_;

@@ -2,6 +2,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include <terrace/core/math/float8.h>
 #include <terrace/parallel/layers/parts/grid_cut.h>
 #include <terrace/parallel/layers/parts/projection.h>
 
@@ -37,6 +38,32 @@ void each_part(Tensors tensors, const TensorView& whole, F&& use) {
     use(tensor, part(whole, first, tensor.shape));
     first += tensor.elements();
   }
+}
+
+// Where the operands of a product lie that are rounded to 8 bits: c[m,n] = op(a)[m,k] · op(b)[k,n].
+struct Float8Operands {
+  Float8Operands(ScratchArena arena, std::int64_t m, std::int64_t n, std::int64_t k, DType of_a, DType of_b)
+      : a(arena.take(of_a, {m, math::float8_columns(k)})),
+        b(arena.take(of_b, {n, math::float8_columns(k)})),
+        scales(arena.take(DType::fp32, {2})),
+        bytes(arena.peak_bytes()) {}
+  TensorView a, b, scales;
+  std::uint64_t bytes;
+};
+
+// Activations and weights have the format with more leading bits, gradients the one with more exponents.
+constexpr DType kValues = DType::e4m3, kGradients = DType::e5m2;
+
+// c (+)= op(a) · op(b) + bias: in their dtype, or rounded to 8 bits in the scratch `codes`.
+void multiply(LayerContext& ctx, const TensorView& codes, const MatrixView& c, const MatrixView& a, Transpose ta, DType of_a,
+              const MatrixView& b, Transpose tb, DType of_b, const TensorView& bias, Accumulate accumulate) {
+  if (codes.empty()) return ctx.math.matmul(ctx.stream, c, a, ta, b, tb, bias, accumulate);
+  const auto k = ta == Transpose::yes ? rows_of(a) : columns_of(a);
+  const Float8Operands to(ScratchArena(codes), rows_of(c), columns_of(c), k, of_a, of_b);
+  const auto scale_a = part(to.scales, 0, {1}), scale_b = part(to.scales, 1, {1});
+  ctx.math.quantise(ctx.stream, to.a, scale_a, a, ta);
+  ctx.math.quantise(ctx.stream, to.b, scale_b, b, tb == Transpose::yes ? Transpose::no : Transpose::yes);
+  ctx.math.matmul_float8(ctx.stream, c, to.a, to.b, scale_a, scale_b, bias, accumulate);
 }
 
 }  // namespace
@@ -127,6 +154,15 @@ Projection::Whole Projection::place(ScratchArena& arena, DType dtype) const {
   return place;
 }
 
+TensorView Projection::float8_room(ScratchArena& arena, std::int64_t rows, bool gradient) const {
+  const auto bytes = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+    return Float8Operands(ScratchArena(), m, n, k, kValues, kValues).bytes;
+  };
+  const auto most =
+      gradient ? bytes(outputs(), inputs_, rows) : std::max(bytes(rows, outputs(), inputs_), bytes(rows, inputs_, outputs()));
+  return arena.take(kValues, {static_cast<std::int64_t>(most)});
+}
+
 Tensors Projection::matrices(Tensors tensors) const { return tensors.subspan(first_, outputs_.size()); }
 
 Tensors Projection::biases(Tensors tensors) const { return tensors.subspan(first_ + outputs_.size(), outputs_.size()); }
@@ -139,17 +175,18 @@ Projection::Whole Projection::prepare(LayerContext& ctx, Tensors weights, const 
     return place_of_all;
   };
   return {whole(matrices(weights), place.matrix, {outputs(), inputs_}),
-          bias_ && adds_bias_ ? whole(biases(weights), place.bias, {outputs()}) : TensorView{}};
+          bias_ && adds_bias_ ? whole(biases(weights), place.bias, {outputs()}) : TensorView{}, place.codes};
 }
 
 void Projection::forward(LayerContext& ctx, const Whole& weights, MatrixView y, TensorView x, Accumulate accumulate) const {
-  ctx.math.matmul(ctx.stream, y, x, Transpose::no, weights.matrix, out_in_ ? Transpose::yes : Transpose::no, weights.bias,
-                  accumulate);
+  multiply(ctx, weights.codes, y, x, Transpose::no, kValues, weights.matrix, out_in_ ? Transpose::yes : Transpose::no, kValues,
+           weights.bias, accumulate);
 }
 
 void Projection::input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, MatrixView dy,
                             Accumulate accumulate) const {
-  ctx.math.matmul(ctx.stream, dx, dy, Transpose::no, weights.matrix, out_in_ ? Transpose::no : Transpose::yes, {}, accumulate);
+  multiply(ctx, weights.codes, dx, dy, Transpose::no, kGradients, weights.matrix, out_in_ ? Transpose::no : Transpose::yes,
+           kValues, {}, accumulate);
 }
 
 void Projection::weight_grad(LayerContext& ctx, Tensors gradients, const Whole& place, MatrixView dy, TensorView x,
@@ -170,13 +207,14 @@ void Projection::weight_grad(LayerContext& ctx, Tensors gradients, const Whole& 
     for (const TensorView& part_of_sum : biases(gradients)) ctx.math.zero(ctx.stream, part_of_sum);
   }
   make(matrices(gradients), place.matrix, {outputs(), inputs_},
-       [&](const TensorView& to, Accumulate how) { gradient_product(ctx, to, dy, x, how); });
+       [&](const TensorView& to, Accumulate how) { gradient_product(ctx, to, dy, x, how, place.codes); });
 }
 
 void Projection::gradient_product(LayerContext& ctx, TensorView to, const MatrixView& dy, const MatrixView& x,
-                                  Accumulate accumulate) const {
+                                  Accumulate accumulate, const TensorView& codes) const {
   const MatrixView &rows = out_in_ ? dy : x, &columns = out_in_ ? x : dy;
-  ctx.math.matmul(ctx.stream, to, rows, Transpose::yes, columns, Transpose::no, {}, accumulate);
+  multiply(ctx, codes, to, rows, Transpose::yes, out_in_ ? kGradients : kValues, columns, Transpose::no,
+           out_in_ ? kValues : kGradients, {}, accumulate);
 }
 
 void Projection::pack(LayerContext& ctx, Tensors weights, const Whole& to) const {

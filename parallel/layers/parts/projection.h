@@ -38,10 +38,13 @@ class Projection {
   // Uses the one matrix that is already declared as the last of `params`: always [outputs, inputs], without bias.
   static Projection declared(const std::vector<ParamSpec>& params, DType dtype);
 
-  // All results' weights as one matrix and one bias; an empty bias if there is none.
+  // All results' weights as one matrix and one bias; an empty bias if there is none. `codes`: scratch of float8_room() for the
+  // operands of a product, which are then rounded to 8 bits (core/math/float8.h); empty: it multiplies in the dtype.
   struct Whole {
-    TensorView matrix, bias;
+    TensorView matrix, bias, codes = {};
   };
+  // For every product with at most so many rows: of forward() and input_grad(), or of weight_grad().
+  [[nodiscard]] TensorView float8_room(ScratchArena& arena, std::int64_t rows, bool gradient) const;
   [[nodiscard]] std::int64_t outputs() const;  // outputs and inputs of this rank
   [[nodiscard]] std::int64_t inputs() const { return inputs_; }
   [[nodiscard]] const std::vector<std::int64_t>& widths() const { return outputs_; }  // of each tensor's results
@@ -67,8 +70,8 @@ class Projection {
   [[nodiscard]] bool out_in() const { return out_in_; }
   void pack(LayerContext& ctx, Tensors weights, const Whole& to) const;
   void add_gradient(LayerContext& ctx, Tensors gradients, const Whole& from, Accumulate accumulate) const;
-  void gradient_product(LayerContext& ctx, TensorView to, const MatrixView& dy, const MatrixView& x,
-                        Accumulate accumulate) const;
+  void gradient_product(LayerContext& ctx, TensorView to, const MatrixView& dy, const MatrixView& x, Accumulate accumulate,
+                        const TensorView& codes = {}) const;
   // Computes the whole gradient, then writes or adds it; nothing for frozen matrices and biases, whose gradients are empty.
   // Either all matrices of a product are frozen or none is, and likewise its biases. `place`: the result of place_gradient().
   void weight_grad(LayerContext& ctx, Tensors gradients, const Whole& place, MatrixView dy, TensorView x,

@@ -164,6 +164,26 @@ void check_tiles(const Transformer& config) {
   if (config.mlp_row_tiles < 1) refuse("mlp_row_tiles must be at least 1");
 }
 
+// A GPU multiplies rows of whole 16 codes and writes columns of whole 16 numbers; numbers of rows are free.
+void check_float8(const Transformer& config) {
+  if (config.dtype != DType::bf16)
+    refuse("products fp8 has results in bf16, but the dtype is {}: give dtype bf16, or leave out products",
+           name_of(config.dtype));
+  const std::int64_t tiles = config.attention_tiles, kv = config.kv_heads_here() * config.head_dim();
+  const std::pair<const char*, std::int64_t> widths[] = {
+      {"hidden", config.hidden},
+      {"the results of q, k and v of a rank", (config.attended_here() + 2 * kv) / tiles},
+      {"the inputs of attention's output of a rank", config.attended_here()},
+      {"attention's output", config.hidden / tiles},
+      {"the inner features of a rank's MLP", config.ffn / config.tensor().ranks / config.mlp_tiles}};
+  for (const auto& [what, width] : widths)
+    if (width % 16 != 0)
+      refuse(
+          "products fp8 needs widths that are multiples of 16, but {} of a tile are {}: leave out products, or give other "
+          "sizes",
+          what, width);
+}
+
 void check_sizes(const Transformer& config) {
   const bool rotary = config.positions == Positions::rotary;
   require_size("layers", config.layers, kMostLayers);
@@ -236,6 +256,7 @@ comm::Block Transformer::vocab_here() const {
 Features features_of(const Transformer& config) {
   Features all;
   all.add_if(config.dtype == DType::fp16, Feature::fp16);
+  all.add_if(config.products == Products::fp8, Feature::float8_products);
   all.add_if(config.tied, Feature::tied);
   all.add_if(config.skips != SkipShape::none, Feature::skips);
   all.add_if(config.experts.count > 0, Feature::experts);
@@ -274,7 +295,9 @@ const Transformer& checked(const Transformer& config) {
   demand_place(config.place, shape_of(config), features_of(config));
   check_tensor_ranks(config);
   check_tiles(config);
-  if (config.dtype == DType::i32) refuse("dtype must be fp32, bf16, fp16 or fp64, not i32");
+  if (config.dtype == DType::i32 || is_float8(config.dtype))
+    refuse("dtype must be fp32, bf16, fp16 or fp64, not {}", name_of(config.dtype));
+  if (config.products == Products::fp8) check_float8(config);
   return config;
 }
 

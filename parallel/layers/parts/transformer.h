@@ -37,6 +37,10 @@ enum class MatrixOrder : std::uint8_t { out_in, in_out };
 // u: blocks of the second half read the results of the first half, in reverse order, as in a U-Net.
 enum class SkipShape : std::uint8_t { none, u };
 
+// In what a block's products multiply: the dtype, or numbers of 8 bits, to which weights, activations (e4m3) and gradients
+// (e5m2) are rounded before each product.
+enum class Products : std::uint8_t { dtype, fp8 };
+
 // Results of the MLP's first product, in units of its width: SwiGLU needs a gate beside each value.
 constexpr std::size_t up_results(Activation activation) { return static_cast<std::size_t>(inputs_of(activation)); }
 
@@ -109,8 +113,9 @@ struct Transformer {
   Adapters adapters = {};
   MatrixOrder matrices = MatrixOrder::out_in;
   TransformerNames names = {};
-  double init_std = 0.02;     // standard deviation of the initial weights
-  DType dtype = DType::fp32;  // of weights and activations
+  double init_std = 0.02;               // standard deviation of the initial weights
+  DType dtype = DType::fp32;            // of weights and activations
+  Products products = Products::dtype;  // of attention's and the MLP's matrices; not of the router, the head and adapters
   // The ranks that the model is split over, and this one among them. The sizes above are those of the whole model; a batch's
   // shape is that of this rank's slice of the positions.
   ModelRank place = {};

@@ -69,6 +69,8 @@ inline Values get(const TensorView& there) {
       case DType::fp16: v[i] = static_cast<float>(view.as<fp16>()[i]); break;
       case DType::fp64: v[i] = view.as<double>()[i]; break;
       case DType::i32: v[i] = view.as<std::int32_t>()[i]; break;
+      case DType::e4m3:
+      case DType::e5m2: ADD_FAILURE() << "layers have no tensors of 8 bits"; break;
     }
   }
   return v;
@@ -84,6 +86,8 @@ inline void set(const TensorView& there, const Values& v) {
       case DType::fp16: view.as<fp16>()[i] = fp16(static_cast<float>(v[i])); break;
       case DType::fp64: view.as<double>()[i] = v[i]; break;
       case DType::i32: view.as<std::int32_t>()[i] = static_cast<std::int32_t>(v[i]); break;
+      case DType::e4m3:
+      case DType::e5m2: ADD_FAILURE() << "layers have no tensors of 8 bits"; break;
     }
   }
   put_bytes(there.data, bytes.data(), bytes.size());

@@ -23,6 +23,7 @@ struct Case {
   std::string name;
   ModelConfig config;
   BatchShape shape;
+  bool float8 = false;  // also with operands of 8 bits
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
@@ -132,6 +133,15 @@ std::vector<Case> cases() {
   cases.push_back({"Phi3Adapters", adapted(of(phi3, 32, 4, 2, 17, 257, true), 2, "q,k,v,down"), {2, 5}});
   cases.push_back({"Olmo2Adapters", adapted(of(olmo2, 24, 4, 2, 17, 257, false), 3, "all"), {2, 5}});
   cases.push_back({"Gemma3Adapters", adapted(of(gemma3, 24, 4, 2, 17, 257, true), 2, "all"), {2, 5}});
+  // Operands of 8 bits: adjacent results and biases, matrices [inputs, outputs], experts, adapters, tiles of rows.
+  const auto float8 = [&](std::string name, const ModelConfig& config, BatchShape shape) {
+    cases.push_back({std::move(name), config, shape, true});
+  };
+  float8("LlamaFloat8", of(llama, 64, 4, 2, 48, 257, false), {2, 9});
+  float8("Gpt2Float8", of(gpt2, 48, 3, 0, 80, 257, true), {1, 11});
+  float8("ExpertsFloat8", mixture(of(llama, 32, 2, 1, 16, 257, false), {.count = 3, .chosen = 3}), {2, 5});
+  float8("AdaptersFloat8", adapted(of(llama, 64, 4, 2, 48, 257, false), 3, "all"), {2, 5});
+  float8("RowTilesFloat8", with(of(llama, 64, 4, 2, 48, 257, false), [](auto& c) { c.mlp_row_tiles = 3; }), {2, 5});
   // A new family is tested without a new line here.
   for (const Family* const family : lm::families()) {
     cases.push_back({std::string("Family") + std::string(*family->name), of(*family, 24, 4, 0, 0, 257, false), {2, 5}});
@@ -249,6 +259,12 @@ struct LayersTest : testing::TestWithParam<Case> {
       c.dtype = dtype;
       body(c);
     }
+    if (GetParam().float8) body(in_float8(config));
+  }
+  static ModelConfig in_float8(ModelConfig config) {
+    config.dtype = DType::bf16;
+    config.products = layers::Products::fp8;
+    return config;
   }
   // Central differences of Σ y·dy (of the scaled loss, for the head) by some elements of `at`.
   void check_differences(LayerRun& run, const TensorView& at, const Values& gradient, const std::string& name,
@@ -377,11 +393,11 @@ TEST_P(LayersTest, AccumulatingAddsTheWholeGradient) {
 }
 
 TEST_P(LayersTest, ScratchIsNoLargerThanNeeded) {
-  each_kind(GetParam().config, GetParam().shape, [&](LayerRun& run) {
+  const auto config = GetParam().float8 ? in_float8(GetParam().config) : GetParam().config;
+  each_kind(config, GetParam().shape, [&](LayerRun& run) {
     if (run.scratch_bytes == 0) return;
-    if (chooses(GetParam().config) && run.facts.report_size > 0) return;  // it is enough for all tokens at one expert
+    if (chooses(config) && run.facts.report_size > 0) return;  // it is enough for all tokens at one expert
     run.scratch_bytes -= layers::ScratchArena::kAlignBytes;
-    const auto& config = GetParam().config;
     const bool last = run.y.views.empty();
     Packed row({{"x", config.dtype, {1, config.hidden}}, {"y", config.dtype, {1, last ? config.vocab : config.hidden}}}, 64);
     const auto& layer = lm::generative(run.layer);
@@ -469,7 +485,13 @@ TEST_P(LayersTest, NarrowDtypesStayClose) {
       return;
     }
     SCOPED_TRACE(terrace::name_of(c.dtype));
-    EXPECT_NEAR(loss, exact_loss, (c.dtype == DType::fp32 ? 1e-5 : c.dtype == DType::fp16 ? 2.5e-3 : 2e-2) * exact_loss);
+    const bool float8 = c.products == layers::Products::fp8;
+    EXPECT_NEAR(loss, exact_loss,
+                (float8                   ? 5e-2
+                 : c.dtype == DType::fp32 ? 1e-5
+                 : c.dtype == DType::fp16 ? 2.5e-3
+                                          : 2e-2) *
+                    exact_loss);
     for (const auto& [param, gradient] : chain.gradients()) {
       double error = 0, norm = 0;
       for (std::size_t i = 0; i < gradient.size(); ++i) {
@@ -478,7 +500,8 @@ TEST_P(LayersTest, NarrowDtypesStayClose) {
       }
       // The bias of k changes all scores of a query alike except for their angles, so its gradient is small beside its terms.
       // In a sequence of one token all attention weights are exactly one: only rounding errors reach q and k.
-      EXPECT_LE(std::sqrt(error), (c.dtype == DType::fp32   ? 3e-5
+      EXPECT_LE(std::sqrt(error), (float8                   ? 0.3
+                                   : c.dtype == DType::fp32 ? 3e-5
                                    : c.dtype == DType::fp16 ? 1.25e-2
                                                             : (param.ends_with("k.bias") ? 0.2 : 0.1)) *
                                           std::sqrt(norm) +
@@ -528,7 +551,8 @@ TEST_P(LayersTest, GenerationGivesTheLogitsOfTheForward) {
         error = std::max(error, std::abs(row[static_cast<std::size_t>(v)] - e));
       }
     }
-    const double tolerance = config.dtype == DType::fp64 ? 1e-12 : config.dtype == DType::fp32 ? 1e-5 : 0.1;
+    const bool float8 = config.products == layers::Products::fp8;
+    const double tolerance = config.dtype == DType::fp64 ? 1e-12 : config.dtype == DType::fp32 ? 1e-5 : float8 ? 0.3 : 0.1;
     EXPECT_LE(error, tolerance * largest);
     auto ctx = chain.runs[1]->context();
     EXPECT_THROW(decode(*chain.model.layers[1], ctx, chain.runs[1]->weights.views, chain.runs[1]->x.views[0],

@@ -73,7 +73,8 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   c.run.init_adapter = "adapter";
   c.model.head_rows = 256, c.model.window = layers::Windows::parse("5,5,0"), c.data.document_separator = 50256;
   c.data.files = {"a \"quoted\" file", "back\\slash", "tab\there", "ünï"};
-  c.run.init_from = "x.safetensors", c.run.save = "y", c.model.dtype = DType::bf16, c.data.template_date = "2026-11-26";
+  c.run.init_from = "x.safetensors", c.run.save = "y", c.model.dtype = DType::bf16, c.model.products = layers::Products::fp8,
+  c.data.template_date = "2026-11-26";
   c.train.batch_size = 2, c.train.grad_accumulation = 4, c.train.steps = 7;
   c.train.lr = 0.1 + 0.2, c.train.min_lr = 1e-300, c.train.rule.beta1 = 1.0 / 3, c.train.rule.beta2 = 0,
   c.train.rule.eps = 5e-324, c.train.rule.weight_decay = 12345678.9, c.train.grad_clip = 0;

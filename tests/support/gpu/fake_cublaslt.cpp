@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <terrace/core/math/dtype.h>
+#include <terrace/core/math/float8.h>
 #include <terrace/tests/support/gpu/fake_cuda.h>
 
 namespace terrace::test::fake_cublaslt {
@@ -87,6 +88,8 @@ struct Problem {
   bool a_transposed, b_transposed, bias;
   cudaDataType_t bias_type;
   const void* bias_data;
+  const float *a_scale, *b_scale;  // of operands of 8 bits
+  bool fast;                       // sums in fewer bits
   std::int64_t m, n, k;
 };
 
@@ -94,8 +97,20 @@ std::size_t size_of_type(cudaDataType_t type) {
   switch (type) {
     case CUDA_R_64F: return 8;
     case CUDA_R_32F: return 4;
+    case CUDA_R_8F_E4M3:
+    case CUDA_R_8F_E5M2: return 1;
     default: return 2;
   }
+}
+
+// The manual's rules for 8 bits: the first operand transposed and the second not, not both e5m2, all sizes and strides in whole
+// words of 16 bytes; the bias is bf16.
+bool supports_float8(const Problem& p) {
+  const auto in_words = [](const Matrix& m) { return m.stride * static_cast<std::int64_t>(size_of_type(m.type)) % 16 == 0; };
+  const bool both_wide = p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2;
+  return size_of_type(p.b.type) == 1 && !both_wide && p.a_transposed && !p.b_transposed && !p.fast && p.m % 16 == 0 &&
+         p.k % 16 == 0 && in_words(p.a) && in_words(p.b) && in_words(p.d) &&
+         (p.d.type == CUDA_R_16BF || p.d.type == CUDA_R_32F) && (!p.bias || p.bias_type == CUDA_R_16BF);
 }
 
 bool supported(const Problem& p) {
@@ -103,6 +118,7 @@ bool supported(const Problem& p) {
   if (p.c.type != p.d.type) return false;
   if (p.compute == CUBLAS_COMPUTE_64F) return p.scale == CUDA_R_64F && all(CUDA_R_64F) && !p.bias;
   if (p.compute != CUBLAS_COMPUTE_32F) return false;
+  if (size_of_type(p.a.type) == 1) return p.scale == CUDA_R_32F && supports_float8(p);
   if (p.scale != CUDA_R_32F || (p.bias && p.bias_type != p.d.type)) return false;
   if (p.a.type == CUDA_R_32F) return all(CUDA_R_32F);
   const bool half = p.a.type == CUDA_R_16BF || p.a.type == CUDA_R_16F;
@@ -127,6 +143,9 @@ cublasStatus_t read(Problem* problem, const void* operation, const void* a, cons
             .bias = o->value(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DEFAULT) == CUBLASLT_EPILOGUE_BIAS,
             .bias_type = o->value(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, ds->type),
             .bias_data = o->value<const void*>(CUBLASLT_MATMUL_DESC_BIAS_POINTER, nullptr),
+            .a_scale = o->value<const float*>(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, nullptr),
+            .b_scale = o->value<const float*>(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, nullptr),
+            .fast = o->value<std::int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM, 0) != 0,
             .m = 0,
             .n = 0,
             .k = 0};
@@ -154,8 +173,8 @@ constexpr std::uint64_t kNarrow = 21, kWide = 66, kSplit = 67;
 constexpr std::int64_t kLongEnoughToSplit = 1024;
 
 std::uint64_t types_of(const Problem& p) {
-  return static_cast<std::uint64_t>(p.a.type) << 16 | static_cast<std::uint64_t>(p.d.type) << 8 |
-         static_cast<std::uint64_t>(p.bias);
+  return static_cast<std::uint64_t>(p.a.type) << 24 | static_cast<std::uint64_t>(p.b.type) << 16 |
+         static_cast<std::uint64_t>(p.d.type) << 8 | static_cast<std::uint64_t>(p.bias);
 }
 std::size_t workspace_of(const Algorithm& a, const Problem& p) {
   if (a.scheme != CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) return 0;
@@ -224,6 +243,10 @@ Number load(cudaDataType_t type, const void* from, std::int64_t at) {
     case CUDA_R_64F: return static_cast<Number>(static_cast<const double*>(from)[at]);
     case CUDA_R_32F: return static_cast<Number>(static_cast<const float*>(from)[at]);
     case CUDA_R_16BF: return static_cast<Number>(static_cast<float>(static_cast<const bf16*>(from)[at]));
+    case CUDA_R_8F_E4M3:
+    case CUDA_R_8F_E5M2:
+      return static_cast<Number>(math::float8_value(static_cast<const std::uint8_t*>(from)[at],
+                                                    math::float8_format(type == CUDA_R_8F_E4M3 ? DType::e4m3 : DType::e5m2)));
     default: return static_cast<Number>(static_cast<float>(static_cast<const fp16*>(from)[at]));
   }
 }
@@ -275,6 +298,7 @@ void compute(const Work& w) {
     }
     for (std::int64_t i = 0; i < p.m; ++i) {
       Number x = static_cast<Number>(w.alpha) * whole[size(i)];
+      if (size_of_type(p.a.type) == 1) x *= static_cast<Number>((p.a_scale ? *p.a_scale : 1) * (p.b_scale ? *p.b_scale : 1));
       if (adds && !adds_first) x = added(i) + x;
       if (p.bias && epilogue != Epilogue::no_bias) {
         const auto bias = load<Number>(p.bias_type, w.bias, epilogue == Epilogue::bias_by_columns ? j % p.m : i);
@@ -345,11 +369,11 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComput
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) { return destroy(desc); }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, const void* from,
                                               std::size_t bytes) {
-  static const std::map<int, std::size_t> sizes = {{CUBLASLT_MATMUL_DESC_TRANSA, 4},
-                                                   {CUBLASLT_MATMUL_DESC_TRANSB, 4},
-                                                   {CUBLASLT_MATMUL_DESC_EPILOGUE, 4},
-                                                   {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, 4},
-                                                   {CUBLASLT_MATMUL_DESC_BIAS_POINTER, 8}};
+  static const std::map<int, std::size_t> sizes = {
+      {CUBLASLT_MATMUL_DESC_TRANSA, 4},          {CUBLASLT_MATMUL_DESC_TRANSB, 4},
+      {CUBLASLT_MATMUL_DESC_EPILOGUE, 4},        {CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, 4},
+      {CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, 8}, {CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 8},
+      {CUBLASLT_MATMUL_DESC_FAST_ACCUM, 1},      {CUBLASLT_MATMUL_DESC_BIAS_POINTER, 8}};
   return set(desc, sizes, name, from, bytes);
 }
 
@@ -429,7 +453,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
   if (p.k >= kLongEnoughToSplit || split != Split::long_sums)
     propose({.id = kSplit, .parts = 10, .scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}, CUBLAS_STATUS_SUCCESS);
   propose({.id = kWide, .parts = 2, .alignment = 16}, CUBLAS_STATUS_SUCCESS);
-  propose({.id = kNarrow, .alignment = size_of_type(p.a.type)}, CUBLAS_STATUS_SUCCESS);
+  propose({.id = kNarrow, .alignment = size_of_type(p.a.type) == 1 ? 16 : size_of_type(p.a.type)}, CUBLAS_STATUS_SUCCESS);
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -12,6 +12,7 @@
 //   - a split sum is as wrong as those of the real library: it may leave out the last terms, and rounds before it adds a bias.
 //     It is proposed for long sums; with TERRACE_FAKE_SPLIT=forced always, also to callers that allow no split; with hidden, it
 //     does not say that it is one.
+//   - operands of 8 bits outside the manual's rules (the first transposed, the second not; sizes of whole 16; sums in fp32).
 // TERRACE_FAKE_EPILOGUE=no_bias|bias_twice|bias_by_columns|forgets_c|rounds_before_bias makes it wrong, to show that tests
 // detect it. With starts_from_c it rounds differently, as some kernels of the real library do.
 //

@@ -82,6 +82,11 @@ class LaunchedMath final : public Math {
     return static_cast<double>(c.view.elements()) * static_cast<double>(inner) > greatest_product_;
   }
 
+  [[nodiscard]] bool skips(const math::CallOf<&Math::matmul_float8>& call) const {
+    const auto& [c, a, b, a_scale, b_scale, bias, accumulate] = call.arguments;
+    return static_cast<double>(c.view.elements()) * static_cast<double>(a.shape[1]) > greatest_product_;
+  }
+
   template <class Call>
   void launch(Stream& stream, const Call& call) {
     const auto refused = std::make_shared<std::exception_ptr>();
