@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kLook = 5ms;                  // how often a waiting thread checks the others
 constexpr std::size_t kSlotAlignment = 512;  // more than a packed block
-// Three lanes of sums and eight of messages take 80 of an H100's 132 multiprocessors at once. NCCL alone would take up to 32
+// Three lanes of sums and sixteen of messages take 112 of an H100's 132 multiprocessors at once. NCCL alone would take up to 32
 // for each call.
 constexpr int kBlocksOfSums = 16, kBlocksOfMessages = 4;
 constexpr std::size_t kFirstBytes = 16;  // of the messages that make connections
