@@ -70,6 +70,14 @@ template void widened_product(const Kernels&, float*, std::int64_t, Operand<Fp16
                               std::int64_t);
 template void widened_product(const Kernels&, float*, std::int64_t, Operand<std::uint16_t>, Operand<std::uint16_t>,
                               std::int64_t, std::int64_t, std::int64_t);
+template void widened_product(const Kernels&, float*, std::int64_t, Operand<E4m3>, Operand<E4m3>, std::int64_t, std::int64_t,
+                              std::int64_t);
+template void widened_product(const Kernels&, float*, std::int64_t, Operand<E4m3>, Operand<E5m2>, std::int64_t, std::int64_t,
+                              std::int64_t);
+template void widened_product(const Kernels&, float*, std::int64_t, Operand<E5m2>, Operand<E4m3>, std::int64_t, std::int64_t,
+                              std::int64_t);
+template void widened_product(const Kernels&, float*, std::int64_t, Operand<E5m2>, Operand<E5m2>, std::int64_t, std::int64_t,
+                              std::int64_t);
 
 // oneDNN multiplies fp16 from version 3 on, and only on processors that compute in fp16. Widening gives the same sums on every
 // processor as fp32 operands do.

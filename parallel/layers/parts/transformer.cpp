@@ -172,16 +172,14 @@ void check_float8(const Transformer& config) {
   const std::int64_t tiles = config.attention_tiles, kv = config.kv_heads_here() * config.head_dim();
   const std::pair<const char*, std::int64_t> widths[] = {
       {"hidden", config.hidden},
-      {"the results of q, k and v of a rank", (config.attended_here() + 2 * kv) / tiles},
-      {"the inputs of attention's output of a rank", config.attended_here()},
-      {"attention's output", config.hidden / tiles},
-      {"the inner features of a rank's MLP", config.ffn / config.tensor().ranks / config.mlp_tiles}};
+      {"a tile of a rank's q, k and v", (config.attended_here() + 2 * kv) / tiles},
+      {"a rank's attention", config.attended_here()},
+      {"a tile of attention's output", config.hidden / tiles},
+      {"a tile of a rank's MLP", config.ffn / config.tensor().ranks / config.mlp_tiles}};
   for (const auto& [what, width] : widths)
     if (width % 16 != 0)
-      refuse(
-          "products fp8 needs widths that are multiples of 16, but {} of a tile are {}: leave out products, or give other "
-          "sizes",
-          what, width);
+      refuse("products fp8 needs widths that are multiples of 16, but {} has {}: leave out products, or give other sizes", what,
+             width);
 }
 
 void check_sizes(const Transformer& config) {
