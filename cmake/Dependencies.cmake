@@ -49,6 +49,9 @@ if(TERRACE_CUDA STREQUAL "ON" OR (TERRACE_CUDA STREQUAL "AUTO" AND EXISTS /dev/n
       set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
     endif()
     enable_language(CUDA)
+    if(NOT given_architectures AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)  # the first that knows them
+      list(APPEND CMAKE_CUDA_ARCHITECTURES 100-real 120-real)
+    endif()
     # CMake 3.25 does not know that nvcc supports C++20.
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)

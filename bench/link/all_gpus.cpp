@@ -14,6 +14,7 @@ namespace {
 
 struct Test {
   const char *op, *nvbandwidth;
+  bool advises = true;  // false: a GPU's own other direction also takes a share
 };
 
 LoadRates rates_of_all(const std::vector<LoadRates>& rates) {
@@ -47,6 +48,7 @@ void report_gpus(Session& session, Test test, const std::vector<Device*>& device
     gpus.push_back({devices[i]->name(), median(rates[i].alone), median(rates[i].together)});
   }
   row("all", rates_of_all(rates), false);
+  if (!test.advises) return;
   for (const auto& line : gpus_advice(test.op, gpus)) session.warn(line);
 }
 
@@ -71,8 +73,8 @@ void measure_all_gpus(Session& session, const std::vector<Device*>& devices, std
       {up, {{"upload_to_all", "host_to_all_memcpy_ce"}}},
       {down, {{"download_from_all", "all_to_host_memcpy_ce"}}},
       {both(up, down),
-       {{"upload_to_all_beside_download", "host_to_all_bidirectional_memcpy_ce"},
-        {"download_from_all_beside_upload", "all_to_host_bidirectional_memcpy_ce"}}}};
+       {{"upload_to_all_beside_download", "host_to_all_bidirectional_memcpy_ce", false},
+        {"download_from_all_beside_upload", "all_to_host_bidirectional_memcpy_ce", false}}}};
   for (const auto& [loads, tests] : settings) {
     const auto rates = rates_together(session, loads);
     if (rates[0].together.empty()) return;  // stopped

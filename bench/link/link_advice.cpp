@@ -66,7 +66,7 @@ std::vector<std::string> gpus_advice(const std::string& op, const std::vector<Gp
   }
   if (!sharing.empty())
     advice.push_back(
-        fmt::format("{}: {} get {:.3g} GB/s together, {:.0f} % of their sum alone: they share a switch, a socket's link or its "
+        fmt::format("{}: {} together: {:.3g} GB/s, {:.0f} % of the sum alone: they share a switch, a socket's link or its "
                     "memory, and a run on all of them has these rates; see the slots in the board's manual",
                     op, fmt::join(sharing, ", "), together, 100 * together / alone));
   return advice;

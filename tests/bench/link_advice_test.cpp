@@ -91,7 +91,7 @@ TEST_F(LinkAdvice, ALinkIsReadWhileCopiesRun) {
 TEST(GpusAdvice, NamesTheGpusThatShareALinkAndTheSlowOne) {
   EXPECT_THAT(gpus_advice("upload_to_all", {{"cuda:0", 25, 24}, {"cuda:1", 25, 21}}), IsEmpty());
   EXPECT_THAT(gpus_advice("upload_to_all", {{"cuda:0", 25, 12}, {"cuda:1", 25, 24}, {"cuda:2", 25, 13}}),
-              ElementsAre(AllOf(HasSubstr("upload_to_all: cuda:0, cuda:2 get 25 GB/s together, 50 % of their sum alone"),
+              ElementsAre(AllOf(HasSubstr("upload_to_all: cuda:0, cuda:2 together: 25 GB/s, 50 % of the sum alone"),
                                 HasSubstr("share a switch"))));
   EXPECT_THAT(
       gpus_advice("upload_to_all", {{"cuda:0", 50, 49}, {"cuda:1", 6, 6}}),

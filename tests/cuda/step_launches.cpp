@@ -1,6 +1,8 @@
 #include <terrace/tests/cuda/step_launches.h>
 
 #include <stdexcept>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <terrace/core/base/units.h>
@@ -8,6 +10,7 @@
 #include <terrace/core/cuda/device.h>
 #include <terrace/core/cuda/kernels/attention_warpgroup_launch.h>
 #include <terrace/core/cuda/math/kernel_math.h>
+#include <terrace/core/math/math_call.h>
 #include <terrace/memory/eviction.h>
 #include <terrace/optimizers/cuda/cuda_optimizer.h>
 #include <terrace/optimizers/cuda/update_launch.h>
@@ -61,6 +64,41 @@ class CountingBackend {
  private:
   StepLaunches& counts_;
   const bool warpgroups_;
+};
+
+// Counts the bytes of each operation, and hands it on.
+class MeasuringMath final : public Math {
+ public:
+  MeasuringMath(std::unique_ptr<Math> math, StepLaunches& counts) : math_(std::move(math)), counts_(counts) {}
+
+  void enqueue(Stream& stream, const math::MathCall& some) override {
+    math::visit(some, [&](const auto& call) { counts_.bytes[call.kName] += bytes_of(call); });
+    math_->enqueue(stream, some);
+  }
+
+ private:
+  template <class Call>
+  static std::uint64_t bytes_of(const Call& call) {
+    std::uint64_t written = 0, read = 0;
+    // These also read what they write.
+    bool adds = std::is_same_v<Call, math::CallOf<&Math::rotary>> || std::is_same_v<Call, math::CallOf<&Math::narrow_in_place>>;
+    int tensors = 0;
+    const auto look_at = [&]<class Argument>(const Argument& argument) {
+      if constexpr (std::is_same_v<Argument, Accumulate>) adds = argument == Accumulate::yes;
+      const auto add = [&](const TensorView& view) { (tensors++ < Call::kOutputs ? written : read) += view.bytes(); };
+      if constexpr (std::is_same_v<Argument, TensorView>) add(argument);
+      if constexpr (std::is_same_v<Argument, MatrixView>) add(argument.view);
+    };
+    call.apply([&](const auto&... arguments) { (look_at(arguments), ...); });
+    if constexpr (std::is_same_v<Call, math::CallOf<&Math::embed>>) {
+      const auto& [y, tokens, table, positions, seq, first] = call.arguments;
+      return 2 * y.bytes() + tokens.bytes() + (positions.empty() ? 0 : y.bytes());
+    }
+    return written + read + (adds ? written : 0);
+  }
+
+  const std::unique_ptr<Math> math_;
+  StepLaunches& counts_;
 };
 
 // Counts what the executor and the mover would do with their streams; the plan's walk gives the step.
@@ -123,12 +161,20 @@ std::uint64_t StepLaunches::launches() const {
   return all;
 }
 
+std::uint64_t StepLaunches::pointwise_bytes() const {
+  std::uint64_t all = 0;
+  for (const auto& [operation, count] : bytes)
+    if (operation != "matmul" && !operation.starts_with("attention")) all += count;
+  return all;
+}
+
 StepLaunches count_launches(const Model& model, const Plan& plan, const std::string& optimizer_name, bool warpgroups) {
   StepLaunches counts;
   ThreadPool pool(1);
   const auto fake = std::make_shared<FakeCuda>(FakeCuda::Options{.pageable_copies = true});
   const auto device = cuda::make_device_on(fake, pool, {}, [&](cuda::CudaRuntime&, Device& made) {
-    return std::make_unique<cuda::KernelMath<CountingBackend>>(made, counts, warpgroups);
+    return std::make_unique<MeasuringMath>(std::make_unique<cuda::KernelMath<CountingBackend>>(made, counts, warpgroups),
+                                           counts);
   });
   const auto optimizer = rules::make_cuda_optimizer(
       optimizer_name, {},

@@ -17,12 +17,16 @@ namespace terrace::test {
 
 struct StepLaunches {
   std::map<std::string, std::uint64_t> kernels = {};  // by operation of core/math/math.h; "update" is an optimizer's
-  std::uint64_t products = 0;                         // by cuBLASLt, a kernel each, or two where it splits the inner dimension
-  std::uint64_t copies = 0;                           // cudaMemcpyAsync: pieces of moves, tokens, squares
-  std::uint64_t events = 0;                           // cudaEventRecord
+  // Bytes that the operations read and write in the device's memory, if each tensor moves once: an operation that adds to its
+  // result also reads it, and of a table it reads only the rows. What a kernel reads again, and updates, are not counted.
+  std::map<std::string, std::uint64_t> bytes = {};
+  std::uint64_t products = 0;  // by cuBLASLt, a kernel each, or two where it splits the inner dimension
+  std::uint64_t copies = 0;    // cudaMemcpyAsync: pieces of moves, tokens, squares
+  std::uint64_t events = 0;    // cudaEventRecord
   // How often a stream's issuing thread must wait for the end of an operation of another lane.
   std::uint64_t waits = 0;
-  [[nodiscard]] std::uint64_t launches() const;  // kernels and products
+  [[nodiscard]] std::uint64_t launches() const;         // kernels and products
+  [[nodiscard]] std::uint64_t pointwise_bytes() const;  // of all operations but products and attention
   friend bool operator==(const StepLaunches&, const StepLaunches&) = default;
 };
 

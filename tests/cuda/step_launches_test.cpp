@@ -162,6 +162,22 @@ TEST_F(StepLaunchesTest, OfARunThatRecomputesAndOffloadsAreAsCounted) {
   expect_counted(c, true);
 }
 
+// By hand, from the shapes: N tokens a micro-batch, all in bf16, and what the layers call for them.
+TEST_F(StepLaunchesTest, TheBytesOfPointwiseOperationsAreThoseOfTheirTensors) {
+  auto c = small();
+  c.plan.update = Tier::device;
+  const Planned planned(c);
+  const auto bytes = planned.count().bytes;
+  const auto& m = c.model;
+  const std::int64_t rows = c.train.batch_size * m.seq_len, calls = m.layers * c.train.grad_accumulation,
+                     of_rows = 2 * rows * calls;  // bytes of one column of all blocks
+  const auto rotated = m.hidden + m.hidden / m.heads * m.kv_heads;
+  EXPECT_EQ(bytes.at("activation"), 2 * 3 * m.ffn * of_rows) << "in the forward, and again in the backward";
+  EXPECT_EQ(bytes.at("activation_grad"), 5 * m.ffn * of_rows);
+  EXPECT_EQ(bytes.at("rotary"), 2 * 2 * rotated * of_rows) << "forward and backward, in place";
+  EXPECT_EQ(bytes.at("embed"), (2 * 2 * m.hidden + 4) * rows * c.train.grad_accumulation) << "rows of the table, not the table";
+}
+
 // Llama 8B with 65,536 tokens per step: the figures of docs/internals/gpu.md, with the choices of `terrace plan` there.
 TEST_F(StepLaunchesTest, OfLlama8B) {
   cli::RunConfig resident;
@@ -183,7 +199,8 @@ TEST_F(StepLaunchesTest, OfLlama8B) {
   offloaded.plan.order = Order::vertical, offloaded.plan.recompute = kAllLayers, offloaded.plan.activations = 58;
   offloaded.plan.update = Tier::host, offloaded.plan.prefetch_depth = 4;
 
-  for (const auto& [c, before, now] : {std::tuple{resident, 23786U, 21306U}, std::tuple{offloaded, 23988U, 21508U}})
+  for (const auto& [c, before, now, pointwise] :
+       {std::tuple{resident, 23786U, 21306U, 1364.8}, std::tuple{offloaded, 23988U, 21508U, 1476.5}})
     for (const auto& [rows, warpgroups, launches] : {std::tuple{128, false, before}, std::tuple{4096, true, now}}) {
       auto config = c;
       config.model.head_rows = rows;
@@ -193,8 +210,14 @@ TEST_F(StepLaunchesTest, OfLlama8B) {
       fmt::print("{} of device memory, {} rows of the head, attention by {}: {} launches\n", config.memory.device_memory, rows,
                  warpgroups ? "warpgroups" : "warps", n.launches());
       for (const auto& [operation, count] : n.kernels) fmt::print("  {:>7} {}\n", count, operation);
+      const double token_layers = 65'536.0 * config.model.layers;
+      for (const auto& [operation, count] : n.bytes)
+        fmt::print("  {:>7.1f} GB {}\n", 1e-9 * static_cast<double>(count), operation);
+      fmt::print("  {:>7.1f} GB pointwise, {:.0f} KB a token and layer\n", 1e-9 * static_cast<double>(n.pointwise_bytes()),
+                 1e-3 * static_cast<double>(n.pointwise_bytes()) / token_layers);
       fmt::print("  {:>7} products\n  {:>7} copies\n  {:>7} events\n  {:>7} waits\n", n.products, n.copies, n.events, n.waits);
       EXPECT_EQ(n.launches(), launches);
+      EXPECT_NEAR(1e-9 * static_cast<double>(n.pointwise_bytes()), pointwise, 0.05);
       EXPECT_EQ(n.launches(), by_formula(planned));
     }
 }
