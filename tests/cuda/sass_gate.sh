@@ -2,7 +2,8 @@
 # Checks the machine code of kernels. Exits with 1 and names the faulty kernels, or with 77 if there is no disassembler.
 #   local     no kernel reads or writes local memory
 #   products  every warpgroup product that adds to sums follows the previous one without a wait; at least one such kernel exists
-#   wide      every kernel stores 16 bytes at once, and if it loads, loads 16 bytes at once, too
+#   wide      every kernel stores 16 bytes at once, and if it loads, loads 16 bytes at once, too (for 10.0 and newer, nvcc 13.0 makes two
+#             loads of 8 bytes of those in fp64, so there kernels of doubles may)
 #   lines     line numbers for profilers
 # sass_gate.sh CUOBJDUMP RULE ARCHITECTURE FILE… [-- COMMAND…]: COMMAND makes the files first.
 set -euo pipefail
@@ -26,12 +27,12 @@ for file in "${files[@]}"; do
       { echo "error: $(basename "$file"): no line numbers"; status=1; }
     continue
   fi
-  "$cuobjdump" -sass -arch "$arch" "$file" | c++filt | awk -v rule="$rule" -v file="$(basename "$file")" '
+  "$cuobjdump" -sass -arch "$arch" "$file" | c++filt | awk -v rule="$rule" -v arch="$arch" -v file="$(basename "$file")" '
     function wrong(what) { printf "error: %s: %s: %s\n", file, kernel, what; failed = 1 }
     function end_of_kernel() {
       if (kernel == "" || rule != "wide") return
       if (!wide_stores) wrong("no store of 16 bytes")
-      if (loads && !wide_loads) wrong("no load of 16 bytes")
+      if (loads && !wide_loads && !(arch ~ /^sm_1../ && kernel ~ /<double/)) wrong("no load of 16 bytes")
     }
     /Function :/ {
       end_of_kernel()
