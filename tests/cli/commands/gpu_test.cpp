@@ -302,19 +302,6 @@ TEST_F(WithGpu, RanksOnGpusEndWithTheWeightsOfOneRank) {
                  {"2 ranks of this machine need a GPU each, from cuda:1 on, but the machine has 2"});
 }
 
-TEST_F(WithGpu, ProductsOf8BitsNeedAGpuThatHasThem) {
-  const auto on = [&](const char* device, const std::string& run, const char* major) {
-    return with_gpu(tiny("train", {"--dtype", "bf16", "--products", "fp8", "--hidden", "32", "--heads", "2", "--ffn", "64",
-                                   "--steps", "2", "--device", device, "--out-dir", run}),
-                    {{"TERRACE_FAKE_GPU_MAJOR", major}});
-  };
-  const auto host = on("cpu", "host", "9"), gpu = on("cuda:0", "gpu", "9");
-  ASSERT_EQ(0, host.exit) << host.described;
-  ASSERT_EQ(0, gpu.exit) << gpu.described;
-  EXPECT_EQ(weights_of(host), weights_of(gpu));
-  expect_refusal(on("cuda:0", "old", "8"), 2, {"Imaginary H0 has compute capability 8.1, and --products fp8 needs 8.9"});
-}
-
 // The fake NCCL adds parts of sums, and special kernels add parts of a vocabulary.
 TEST_F(WithGpu, TensorRanksOnGpusTrainWhatOneRankTrains) {
   const auto train_on = [&](const std::string& run, const Words& more) {

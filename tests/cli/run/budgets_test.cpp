@@ -34,30 +34,6 @@ TEST_F(Budgets, NeedNotBeWholePages) {
   }
 }
 
-// The scale of an operand of 8 bits is that of a whole tensor of a micro-batch, wherever it lies and whoever computes it.
-TEST_F(Budgets, ProductsOf8BitsKeepTheirBits) {
-  const Words model{"--layers", "2",  "--dtype",      "bf16", "--products",          "fp8", "--hidden", "64", "--heads", "4",
-                    "--ffn",    "96", "--batch-size", "2",    "--grad-accumulation", "4",   "--steps",  "4"};
-  const auto free = train(model + Words{"--out-dir", "free"});
-  ASSERT_EQ(0, free.exit) << free.described;
-  const Words others[] = {
-      {"--device-memory", "1400KB", "--host-memory", "1MB", "--nvme-path", "disk"},
-      {"--order", "vertical", "--recompute", "2", "--activations", "offload", "--threads", "3"},
-      {"--update", "host", "--chunk-size", "64KiB"},
-  };
-  for (std::size_t i = 0; i < std::size(others); ++i) {
-    const auto run = "run" + std::to_string(i);
-    const auto other = train(model + others[i] + Words{"--out-dir", run});
-    ASSERT_EQ(0, other.exit) << other.described;
-    EXPECT_EQ(weights_of(free), weights_of(other)) << i;
-    EXPECT_EQ(steps("free"), steps(run)) << i;
-  }
-  const auto plain = train({"--layers", "2", "--dtype", "bf16", "--hidden", "64", "--heads", "4", "--ffn", "96", "--batch-size",
-                            "2", "--grad-accumulation", "4", "--steps", "4", "--out-dir", "plain"});
-  ASSERT_EQ(0, plain.exit) << plain.described;
-  EXPECT_NE(weights_of(free), weights_of(plain)) << "the products are those of bf16";
-}
-
 TEST_F(Budgets, OfAMachineMayBeDividedByThree) {
   const Words model{"--layers", "4", "--batch-size", "4"};
   const auto free = train(on(3, 3, "free", model + Words{"--dp", "3"}));

@@ -79,11 +79,7 @@ int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   // A slow card with 9.1 of one multiprocessor at 100 MHz, and 4,096 bits of memory at 2.4 GHz.
-  *value = attribute == 75   ? number("TERRACE_FAKE_GPU_MAJOR", 9)
-           : attribute == 13 ? 100'000
-           : attribute == 36 ? 2'400'000
-           : attribute == 37 ? 4096
-                             : 1;
+  *value = attribute == 75 ? 9 : attribute == 13 ? 100'000 : attribute == 36 ? 2'400'000 : attribute == 37 ? 4096 : 1;
   return 0;
 }
 int cuGetErrorName(int, const char** name) {
