@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/math/float8.h>
 #include <terrace/core/math/philox.h>
 #include <terrace/parallel/model/layer.h>
 
@@ -19,7 +18,6 @@ struct Sizes {
   bool tied = true;
   bool skips = false;   // block i's result is added to the input of block n − 1 − i
   bool phases = false;  // each product of a block is a phase of its call
-  bool float8 = false;  // the products of blocks have operands of 8 bits
 };
 
 class Embed : public Layer {
@@ -75,9 +73,7 @@ class Block : public Layer {
     CallSteps divided;
     const double product = facts(b).forward_flops / 2;
     call == LayerCall::forward ? describe_forward(divided, product) : describe_backward(divided, product);
-    const auto n = b.tokens();
-    const auto codes = s_.float8 ? (n + 3 * s_.width) * math::float8_columns(n + 2 * s_.width) + 64 : 0;
-    const auto scratch_bytes = bytes_of_middle(n) + static_cast<std::uint64_t>(codes);
+    const auto scratch_bytes = static_cast<std::uint64_t>(b.tokens() * 2 * s_.width) * size_of(s_.dtype);
     for (auto& step : divided.steps()) step.phase.scratch_bytes = scratch_bytes;
     if (s_.phases)
       steps = std::move(divided);
@@ -90,13 +86,13 @@ class Block : public Layer {
     steps.compute({.weights = {{0}}, .x = true, .saved = Access::overwrite, .flops = product},
                   [this](LayerContext& c, const LayerTensors& t) {
                     if (skips_from()) c.math.add(c.stream, h(t), t.x, c.skip);
-                    product(c, t.saved[0], h(t), Transpose::no, t.weights[0], Transpose::yes, {}, Accumulate::no, DType::e4m3);
+                    c.math.matmul(c.stream, t.saved[0], h(t), Transpose::no, t.weights[0], Transpose::yes);
                   });
     steps.compute({.weights = {{1}, {2}}, .x = true, .y = Access::overwrite, .saved = Access::read, .flops = product},
                   [this](LayerContext& c, const LayerTensors& t) {
                     auto g = scratch(c);
                     c.math.activation(c.stream, Activation::gelu_tanh, g, t.saved[0]);
-                    product(c, t.y, g, Transpose::no, t.weights[1], Transpose::yes, t.weights[2], Accumulate::no, DType::e4m3);
+                    c.math.matmul(c.stream, t.y, g, Transpose::no, t.weights[1], Transpose::yes, t.weights[2]);
                     c.math.add(c.stream, t.y, t.y, h(t));
                   });
   }
@@ -109,14 +105,14 @@ class Block : public Layer {
                    .flops = product},
                   [this](LayerContext& c, const LayerTensors& t) {
                     auto dg = scratch(c);
-                    product(c, dg, t.dy, Transpose::no, t.weights[1], Transpose::no);
+                    c.math.matmul(c.stream, dg, t.dy, Transpose::no, t.weights[1], Transpose::no);
                     c.math.activation_grad(c.stream, Activation::gelu_tanh, t.carried[0], dg, t.saved[0]);
                     c.math.activation(c.stream, Activation::gelu_tanh, t.carried[1], t.saved[0]);
                   });
     steps.compute(
         {.half = Half::input, .weights = {{0}}, .dy = true, .dx = Access::overwrite, .carried = Access::read, .flops = product},
         [this](LayerContext& c, const LayerTensors& t) {
-          product(c, t.dx, t.carried[0], Transpose::no, t.weights[0], Transpose::no);
+          c.math.matmul(c.stream, t.dx, t.carried[0], Transpose::no, t.weights[0], Transpose::no);
           c.math.add(c.stream, t.dx, t.dx, t.dy);
           if (skips_from()) c.math.convert(c.stream, t.dskip, t.dx);
         });
@@ -127,33 +123,15 @@ class Block : public Layer {
                    .carried = Access::read,
                    .flops = product},
                   [this](LayerContext& c, const LayerTensors& t) {
-                    product(c, t.gradients[0], t.carried[0], Transpose::yes, h(t), Transpose::no, {}, t.accumulate);
+                    c.math.matmul(c.stream, t.gradients[0], t.carried[0], Transpose::yes, h(t), Transpose::no, {},
+                                  t.accumulate);
                   });
     steps.compute({.half = Half::weight, .gradients = {{1}, {2}}, .dy = true, .carried = Access::read, .flops = product},
                   [](LayerContext& c, const LayerTensors& t) {
-                    product(c, t.gradients[1], t.dy, Transpose::yes, t.carried[1], Transpose::no, {}, t.accumulate);
+                    c.math.matmul(c.stream, t.gradients[1], t.dy, Transpose::yes, t.carried[1], Transpose::no, {},
+                                  t.accumulate);
                     c.math.bias_grad(c.stream, t.gradients[2], t.dy, t.accumulate);
                   });
-  }
-  // c (+)= op(a) · op(b) + bias; in a backward, a is a gradient.
-  void product(LayerContext& ctx, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias = {},
-               Accumulate how = Accumulate::no, DType of_a = DType::e5m2) const {
-    if (!s_.float8) return ctx.math.matmul(ctx.stream, c, a, ta, b, tb, bias, how);
-    auto* at = ctx.scratch.data + bytes_of_middle(ctx.shape.tokens());
-    const auto codes_of = [&](DType dtype, std::int64_t rows, std::int64_t columns) {
-      const TensorView codes{at, dtype, {rows, math::float8_columns(columns)}};
-      at += codes.bytes();
-      return codes;
-    };
-    const auto k = ta == Transpose::yes ? rows_of(a) : columns_of(a);
-    const auto a_codes = codes_of(of_a, rows_of(c), k), b_codes = codes_of(DType::e4m3, columns_of(c), k);
-    const TensorView a_scale{at, DType::fp32, {1}}, b_scale{at + 4, DType::fp32, {1}};
-    ctx.math.quantise(ctx.stream, a_codes, a_scale, a, ta);
-    ctx.math.quantise(ctx.stream, b_codes, b_scale, b, tb == Transpose::yes ? Transpose::no : Transpose::yes);
-    ctx.math.matmul_float8(ctx.stream, c, a_codes, b_codes, a_scale, b_scale, bias, how);
-  }
-  std::uint64_t bytes_of_middle(std::int64_t tokens) const {
-    return static_cast<std::uint64_t>(tokens * 2 * s_.width) * size_of(s_.dtype);
   }
   TensorView h(const LayerTensors& t) const { return skips_from() ? t.saved[1] : t.x; }
   TensorView scratch(LayerContext& c) const { return {c.scratch.data, s_.dtype, {c.shape.tokens(), 2 * s_.width}}; }

@@ -168,39 +168,31 @@ TEST_F(ExpertRuns, CostsOfLayersThatRouteAreThoseOfTheProfile) {
 // An expert costs its own products, weights and rows. Counting the reads and writes of all experts made the plan of a block
 // with 128 experts forty times too slow.
 TEST_F(ExpertRuns, AnExpertCostsItsOwnRows) {
-  for (const bool float8 : {false, true}) {
-    auto o = of(llama(), {.count = 16, .chosen = 2});
-    if (float8) {
-      o.config.dtype = DType::bf16;
-      o.config.products = layers::Products::fp8;
-      o.config.hidden = 64, o.config.ffn = 80;
-    }
-    const auto model = lm::make_model(o.config);
-    const auto optimizer = make_optimizer(o.optimizer, {});
-    auto request = request_of(o, *optimizer, 0);
-    request.chunk_elements = 1 << 12;
-    const auto planned = plan(model, request, {});
-    const StepMap map(model, planned.map);
-    MachineProfile profile;
-    const walk::ProfileCosts costs(map, profile);
-    const auto& c = o.config;
-    const double rows = 2.0 * static_cast<double>(o.batch.tokens()) / 16, number = size_of(c.dtype);
-    std::size_t experts = 0;
-    for (const auto& a : planned.programs.steady.actions) {
-      if (a.op != Op::forward || !model.layers[a.layer]->name().ends_with(".experts") ||
-          map.phases().phase(a).weights.empty() || map.phases().is_first(a))
-        continue;
-      double weights = 0;
-      for (const auto& use : map.uses(a))
-        if (map.chunks()[use.chunk].role == mapping::Role::state) weights += static_cast<double>(map.chunks()[use.chunk].bytes);
-      const double flops = 2 * rows * static_cast<double>(c.hidden * c.ffn) * 3;
-      const double bytes = weights + rows * number * static_cast<double>(2 * c.hidden + 4 * c.ffn);
-      const double rate = float8 ? profile.float8_rate() : profile.matmul_fp64;
-      EXPECT_NEAR(flops / rate + bytes / profile.memory_stream, costs.seconds(a), 1e-12) << to_text(a);
-      ++experts;
-    }
-    EXPECT_EQ(16U * c.layers * o.micro_batches, experts);
+  auto o = of(llama(), {.count = 16, .chosen = 2});
+  const auto model = lm::make_model(o.config);
+  const auto optimizer = make_optimizer(o.optimizer, {});
+  auto request = request_of(o, *optimizer, 0);
+  request.chunk_elements = 1 << 12;
+  const auto planned = plan(model, request, {});
+  const StepMap map(model, planned.map);
+  MachineProfile profile;
+  const walk::ProfileCosts costs(map, profile);
+  const auto& c = o.config;
+  const double rows = 2.0 * static_cast<double>(o.batch.tokens()) / 16, number = size_of(c.dtype);
+  std::size_t experts = 0;
+  for (const auto& a : planned.programs.steady.actions) {
+    if (a.op != Op::forward || !model.layers[a.layer]->name().ends_with(".experts") || map.phases().phase(a).weights.empty() ||
+        map.phases().is_first(a))
+      continue;
+    double weights = 0;
+    for (const auto& use : map.uses(a))
+      if (map.chunks()[use.chunk].role == mapping::Role::state) weights += static_cast<double>(map.chunks()[use.chunk].bytes);
+    const double flops = 2 * rows * static_cast<double>(c.hidden * c.ffn) * 3;
+    const double bytes = weights + rows * number * static_cast<double>(2 * c.hidden + 4 * c.ffn);
+    EXPECT_NEAR(flops / profile.matmul_fp64 + bytes / profile.memory_stream, costs.seconds(a), 1e-12) << to_text(a);
+    ++experts;
   }
+  EXPECT_EQ(16U * c.layers * o.micro_batches, experts);
 }
 
 // An expert is large enough to have a run of chunks of its own. Without `routes` the router's weights are zero, so that it
