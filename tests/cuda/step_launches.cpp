@@ -49,6 +49,11 @@ class CountingBackend {
     if (!bias.empty()) throw std::logic_error("count_launches: a product with a bias");
     cuda::cuda_stream(stream).launch([this](cuda::CudaStreamHandle) { ++counts_.products; });
   }
+  [[nodiscard]] static bool has_float8() { return true; }
+  void matmul_float8(Stream& stream, const cuda::Workspace&, MatrixView, TensorView, TensorView, TensorView, TensorView, TensorView,
+                     Accumulate) {
+    cuda::cuda_stream(stream).launch([this](cuda::CudaStreamHandle) { ++counts_.products; });
+  }
   void attention(const CountingLauncher& launcher, const AttentionShape& s, TensorView out, TensorView lse, TensorView qkv) {
     if (warpgroups_ && cuda::warpgroups_serve(qkv.dtype, s)) return cuda::attention_of_warpgroups(launcher, s, out, lse, qkv);
     cuda::ops::AllOps<CountingLauncher>::attention(launcher, s, out, lse, qkv);

@@ -190,6 +190,7 @@ TEST_F(StepLaunchesTest, OfLlama8B) {
                    .recompute = 0,
                    .activations = 0,
                    .deferred_updates = 0,
+                   .early_updates = 0,
                    .update = Tier::device,
                    .prefetch_depth = 2,
                    .assumed_costs = true,
