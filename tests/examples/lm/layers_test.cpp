@@ -498,8 +498,9 @@ TEST_P(LayersTest, NarrowDtypesStayClose) {
         norm += std::pow(exact[param][i], 2);
       }
       // The bias of k changes all scores of a query alike except for their angles, so its gradient is small beside its terms.
+      // The gradient of a router is made of differences between experts' results.
       // In a sequence of one token all attention weights are exactly one: only rounding errors reach q and k.
-      EXPECT_LE(std::sqrt(error), (float8                   ? 0.3
+      EXPECT_LE(std::sqrt(error), (float8                   ? (param.ends_with("moe.gate.weight") ? 0.6 : 0.3)
                                    : c.dtype == DType::fp32 ? 3e-5
                                    : c.dtype == DType::fp16 ? 1.25e-2
                                                             : (param.ends_with("k.bias") ? 0.2 : 0.1)) *
