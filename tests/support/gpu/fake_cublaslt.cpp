@@ -281,6 +281,10 @@ void compute(const Work& w) {
   }
   const auto parts = static_cast<std::int64_t>(w.parts);
   const auto terms = w.split ? terms_of(p.k, parts) : p.k;
+  // Of operands of 8 bits: a power of two, so a sum that starts from c can begin with c ÷ scale.
+  const auto scale = size_of_type(p.a.type) == 1
+                         ? static_cast<Number>((p.a_scale ? *p.a_scale : 1) * (p.b_scale ? *p.b_scale : 1))
+                         : Number{1};
   std::vector<Number> whole(size(p.m)), part(size(p.m));
   for (std::int64_t j = 0; j < p.n; ++j) {
     const auto added = [&](std::int64_t i) {
@@ -288,7 +292,7 @@ void compute(const Work& w) {
     };
     const bool adds = w.beta != 0 && epilogue != Epilogue::forgets_c, adds_first = epilogue == Epilogue::starts_from_c;
     for (std::int64_t s = 0; s < parts; ++s) {
-      for (std::int64_t i = 0; i < p.m; ++i) part[size(i)] = adds && adds_first && s == 0 ? added(i) : Number{0};
+      for (std::int64_t i = 0; i < p.m; ++i) part[size(i)] = adds && adds_first && s == 0 ? added(i) / scale : Number{0};
       for (std::int64_t l = terms * s / parts; l < terms * (s + 1) / parts; ++l) {
         const Number by = b[size(j * p.k + l)];
         const Number* const row = a.data() + l * p.m;
@@ -298,7 +302,7 @@ void compute(const Work& w) {
     }
     for (std::int64_t i = 0; i < p.m; ++i) {
       Number x = static_cast<Number>(w.alpha) * whole[size(i)];
-      if (size_of_type(p.a.type) == 1) x *= static_cast<Number>((p.a_scale ? *p.a_scale : 1) * (p.b_scale ? *p.b_scale : 1));
+      x *= scale;
       if (adds && !adds_first) x = added(i) + x;
       if (p.bias && epilogue != Epilogue::no_bias) {
         const auto bias = load<Number>(p.bias_type, w.bias, epilogue == Epilogue::bias_by_columns ? j % p.m : i);
