@@ -126,7 +126,8 @@ class LifeWalk {
 
   void step(std::uint64_t number) {
     const bool whole = !programs_.leaves_pending() || pending_;  // a step with an update
-    const auto early = begin_early(early_, number > 1);
+    // Lives that are compared count the same steps, so there the first step updates early, too.
+    const auto early = begin_early(early_, number > 1 || life_.steps_only);
     simulator_.finish_step();
     if (life_.trace) life_.trace->forget_before(static_cast<std::int64_t>(simulator_.step_began() * 1e9));
     out_.steps.push_back(moved_by([&] { run(whole ? programs_.steady : programs_.first); }));

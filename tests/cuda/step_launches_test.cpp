@@ -53,6 +53,7 @@ class StepLaunchesTest : public FolderTest {
     c.memory.device_memory = c.memory.host_memory = "unlimited";
     c.model.head_rows = 20;
     c.plan.machine_profile = profile();
+    c.plan.early_updates = 0;
     return c;
   }
   // The rates that docs/internals/gpu.md assumes for an H200.
