@@ -1,5 +1,5 @@
-// The list of Math's operations, in the order of math.h: TERRACE_OPERATION(name, how many tensors it writes). These are the first
-// tensors of its arguments. A file that does something for each operation defines the macro and includes this one.
+// The list of Math's operations, in the order of math.h: TERRACE_OPERATION(name, how many tensors it writes). These are the
+// first tensors of its arguments. A file that does something for each operation defines the macro and includes this one.
 TERRACE_OPERATION(matmul, 1)
 TERRACE_OPERATION(quantise, 2)
 TERRACE_OPERATION(matmul_float8, 1)

@@ -30,7 +30,7 @@ enum class Role : std::uint8_t {
   tied_bucket,  // tied gradients to reduce
   visited,      // weights to visit
   update_scratch,
-  kept,  // an old weight version
+  kept,      // an old weight version
   previous,  // a state chunk from before an early update
 };
 // Chunks of the model's state. (A commit writes all of them but the gradients.)

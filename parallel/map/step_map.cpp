@@ -172,8 +172,9 @@ void StepMap::add_previous() {
     for (const auto kind : kinds_) {
       const bool keeps = options_.early.contains(l) && pipeline().holds(l) && kind != ChunkKind::gradient;
       const auto bytes = options_.recipe.chunk_bytes(kind, layout_.chunk_elements());
-      previous_.push_back(add_runs(l, keeps ? layout_.trained_chunks(l) : 0, data().shards(kind) ? data().group() : 1,
-                                   {.bytes = bytes, .kind = ChunkKind::activation, .layer = l, .role = mapping::Role::previous}));
+      previous_.push_back(
+          add_runs(l, keeps ? layout_.trained_chunks(l) : 0, data().shards(kind) ? data().group() : 1,
+                   {.bytes = bytes, .kind = ChunkKind::activation, .layer = l, .role = mapping::Role::previous}));
     }
 }
 

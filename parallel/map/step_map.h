@@ -255,8 +255,8 @@ class StepMap {
   std::vector<std::uint32_t> gathered_, buckets_;  // [layer]; empty if not used
   std::uint32_t tied_bucket_ = kNone;
   std::uint32_t visited_weights_ = kNone, visited_masters_ = kNone;
-  std::vector<std::uint32_t> kept_;  // [layer]: its first copy; the others follow
-  std::vector<std::uint32_t> previous_;     // [layer · kinds + kind]; empty if no layer is updated early
+  std::vector<std::uint32_t> kept_;      // [layer]: its first copy; the others follow
+  std::vector<std::uint32_t> previous_;  // [layer · kinds + kind]; empty if no layer is updated early
   std::uint32_t update_scratch_ = 0;
   std::uint64_t update_scratch_bytes_ = 0;
   std::vector<LayerNeeds> layer_needs_;  // for an optimizer of whole layers

@@ -332,9 +332,10 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
     const auto tier = map.places().tier_of(actions[i]);
     const auto uses = map.uses(actions[i]);
     const auto earliest = ahead(stages.of[i], depth), earliest_place = ahead(stages.of[i], std::min(depth, kPlacesAhead));
-    const bool may_need_nothing = has_phases(actions[i].op) ? map.phases().is_optional(actions[i])
-                                                            : actions[i].op == Op::restore ||
-                                                                  (actions[i].op == Op::update && map.options().early.contains(actions[i].layer));
+    const bool may_need_nothing =
+        has_phases(actions[i].op)
+            ? map.phases().is_optional(actions[i])
+            : actions[i].op == Op::restore || (actions[i].op == Op::update && map.options().early.contains(actions[i].layer));
     for (const auto& use : uses) {
       if (may_need_nothing) break;
       const bool content = needs_content(use.access);

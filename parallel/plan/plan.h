@@ -72,9 +72,9 @@ struct Plan {
   double commit_added_seconds = 0;  // added to the run by a commit written beside the next step; else commit_seconds
   std::uint64_t commits = 0;
   double restoring_seconds = 0;  // a step that takes early updates back, because the norm of the step before clipped; 0: none
-  double floor_s = 0;   // compute alone: no plan can be faster on this machine
-  std::string binding;  // the bottleneck: "compute", "read", "write", "upload", "download"
-  std::string link;     // the busiest link, "PCIe", "host memory" or "disk"; empty if the step does not stall
+  double floor_s = 0;            // compute alone: no plan can be faster on this machine
+  std::string binding;           // the bottleneck: "compute", "read", "write", "upload", "download"
+  std::string link;              // the busiest link, "PCIe", "host memory" or "disk"; empty if the step does not stall
   planning::StepChoice choice;
   std::vector<planning::TriedChoice> tried;  // the candidates; empty if the request left nothing open
   std::uint64_t state_bytes = 0, parameters = 0, trained_parameters = 0;  // trained: without frozen ones

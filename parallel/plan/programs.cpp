@@ -121,8 +121,8 @@ class ProgramWriter {
     out.updates_before_use = request_.updates_before_use;
     if (!out.updates_before_use) out.deferred = deferred_layers(layers(), request_.deferred.value_or(0));
     const auto deferred = out.updates_before_use ? LayerSet::all() : out.deferred;
-    // Updates in the backward, early or not, follow all phases of a norm. Updates before use have a distance counted in phases, like
-    // prefetches.
+    // Updates in the backward, early or not, follow all phases of a norm. Updates before use have a distance counted in phases,
+    // like prefetches.
     step = passes::with_updates(step, map_, passes::Updates::in_backward, 0, deferred.others());
     step = passes::with_phases(passes::with_updates(step, map_, passes::Updates::early, 0, map_.options().early), map_);
     const auto with = [&](passes::Updates pending) {
@@ -133,8 +133,8 @@ class ProgramWriter {
     out.first = with(passes::Updates::none);
     out.steady = out.leaves_pending() ? with(passes::Updates::before_use) : out.first;
     if (out.leaves_pending())
-      out.drain = finish(passes::with_restores(
-          passes::with_updates({layers(), 0, {}}, map_, passes::Updates::all, 0, deferred), map_));
+      out.drain =
+          finish(passes::with_restores(passes::with_updates({layers(), 0, {}}, map_, passes::Updates::all, 0, deferred), map_));
     return out;
   }
 

@@ -1,7 +1,7 @@
-// Early updates: a layer is updated in the backward, before the global norm is known, as if the norm did not clip. The state from
-// before is kept. If the norm clips, the next step restores that state and updates it with the right factor, before the layer's
-// next use, so that the bits are those of an update that waited (SuperOffload's speculation, https://arxiv.org/abs/2509.21271,
-// whose way back is not exact).
+// Early updates: a layer is updated in the backward, before the global norm is known, as if the norm did not clip. The state
+// from before is kept. If the norm clips, the next step restores that state and updates it with the right factor, before the
+// layer's next use, so that the bits are those of an update that waited (SuperOffload's speculation,
+// https://arxiv.org/abs/2509.21271, whose way back is not exact).
 //
 // A step's program contains all of these actions. Some are left out, by what the step before has done.
 //

@@ -12,11 +12,10 @@
 namespace terrace {
 namespace {
 
-constexpr std::array<std::string_view, kOps> kNames{"forward",  "recompute", "backward", "backward-input", "backward-weight",
-                                                    "norm",     "update",    "prefetch", "fill",           "visit",
-                                                    "evaluate", "decode",    "gather",   "reduce",         "release",
-                                                    "offload",  "send",      "receive",  "prepare",        "exchange",
-                                                    "keep",     "verdict",   "unify",    "early",          "restore"};
+constexpr std::array<std::string_view, kOps> kNames{
+    "forward", "recompute", "backward", "backward-input", "backward-weight", "norm",    "update",  "prefetch", "fill",
+    "visit",   "evaluate",  "decode",   "gather",         "reduce",          "release", "offload", "send",     "receive",
+    "prepare", "exchange",  "keep",     "verdict",        "unify",           "early",   "restore"};
 constexpr std::array<std::string_view, 4> kPayloads{"activation", "gradient", "weights", "tied-gradient"};
 
 bool has_micro_batch(Op op) { return is_layer_action(op) || op == Op::reduce || op == Op::offload; }

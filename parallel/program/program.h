@@ -84,8 +84,8 @@ struct Action {
   Op op = Op::forward;
   std::uint32_t layer = 0;
   std::uint32_t micro_batch = 0;
-  std::uint32_t chunk = 0;   // update, early, restore, fill, visit, gather, reduce: group within the layer; prefetch: the ChunkId; messages of
-                             // weights and their gradients: group
+  std::uint32_t chunk = 0;   // update, early, restore, fill, visit, gather, reduce: group within the layer; prefetch: the
+                             // ChunkId; messages of weights and their gradients: group
   Tier tier = Tier::device;  // prefetch only
   Payload payload = Payload::activation;  // of messages
   std::uint32_t peer = 0;                 // of messages: the other rank of the pipeline

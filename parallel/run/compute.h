@@ -65,7 +65,7 @@ struct StepInput {
   UpdateStep pending = {};  // for those of the layers in `deferred`, which the previous step left pending
   LayerSet deferred = {};
   EarlyUpdates early = {};
-  UpdateStep early_update = {};  // for early updates
+  UpdateStep early_update = {};              // for early updates
   std::span<const UpdateStep> updates = {};  // for a program with several updates: one for each
   double greatest_norm = 0;                  // verdicts clip the unscaled gradients to this norm; 0: they do not clip
   // Gradient scales of the parameter groups that are clipped separately, used instead of the update's; empty: no such groups.

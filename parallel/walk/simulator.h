@@ -82,7 +82,7 @@ class Simulator : public Sink {
   void compute(const Action& action, std::span<const Use> uses, const memory::Residency::Granted& granted, Lane lane,
                std::uint64_t sequence) override;
   bool leaves_out(const Action& action) override { return early_.leaves_out(action); }
-  void set_early(const EarlyUpdates& early) { early_ = early; }  // of the programs from now on
+  void set_early(const EarlyUpdates& early) { early_ = early; }    // of the programs from now on
   [[nodiscard]] double step_began() const { return step_begin_; }  // on the simulated clock, seconds
   [[nodiscard]] double computed() const;                           // the time at which all actions so far have ended
   // Finishes everything decided so far; returns the times since the last call. A step ends when its compute lane does. The next

@@ -50,8 +50,8 @@ class CountingBackend {
     cuda::cuda_stream(stream).launch([this](cuda::CudaStreamHandle) { ++counts_.products; });
   }
   [[nodiscard]] static bool has_float8() { return true; }
-  void matmul_float8(Stream& stream, const cuda::Workspace&, MatrixView, TensorView, TensorView, TensorView, TensorView, TensorView,
-                     Accumulate) {
+  void matmul_float8(Stream& stream, const cuda::Workspace&, MatrixView, TensorView, TensorView, TensorView, TensorView,
+                     TensorView, Accumulate) {
     cuda::cuda_stream(stream).launch([this](cuda::CudaStreamHandle) { ++counts_.products; });
   }
   void attention(const CountingLauncher& launcher, const AttentionShape& s, TensorView out, TensorView lse, TensorView qkv) {

@@ -409,11 +409,12 @@ std::vector<Option> make_table() {
                   "backward, because the backward cannot hide all updates: none, all, or a number of them, evenly spread; with "
                   "clipping, all but the early ones are",
                   "none", "all"),
-      layer_count("train", "early-updates", &Plan::early_updates, kRanks,
-                  "with clipping, layers that are updated in the backward, before the norm is known; if the norm clips, the next "
-                  "step takes these updates back exactly, at the cost of memory for the state before them: none, all, or a number "
-                  "of them, evenly spread; auto: what is fastest, only with a GPU",
-                  "none", "all"),
+      layer_count(
+          "train", "early-updates", &Plan::early_updates, kRanks,
+          "with clipping, layers that are updated in the backward, before the norm is known; if the norm clips, the next "
+          "step takes these updates back exactly, at the cost of memory for the state before them: none, all, or a number "
+          "of them, evenly spread; auto: what is fastest, only with a GPU",
+          "none", "all"),
       number("train", "seed", &Train::seed, {0, 9.2e18}, kSame, "seed of the initial weights and of the order of the data"),
       number("train", "threads", &Run::threads, {0, 4096}, kOwn,
              "compute threads; 0: one for each core that this process may use, with a GPU only the cores of its NUMA node, "

@@ -65,20 +65,18 @@ class EarlyUpdatesTest : public test::FolderTest {
         tokens[t] = training->draw(s + 1, t), targets[t] = training->draw(s + 1, t + 1);
       UpdateStep update{.step = number + 1, .learning_rate = 1e-2, .gradient_scale = 0.5, .seed = 7};
       if (step.fate == Fate::without_targets) update.step = UpdateStep::kNone;
-      const auto r = engine.step({.tokens = tokens,
-                                  .targets = targets,
-                                  .loss_scale = 2.0 / static_cast<double>(tokens.size()),
-                                  .update = update});
+      const auto r = engine.step(
+          {.tokens = tokens, .targets = targets, .loss_scale = 2.0 / static_cast<double>(tokens.size()), .update = update});
       out.numbers.insert(out.numbers.end(), {r.loss_sum, r.gradient_norm});
       const bool applied = step.fate != Fate::skipped && step.fate != Fate::forgotten;
       number += applied && step.fate != Fate::without_targets;
       if (step.fate == Fate::clipped) update.gradient_scale *= 0.37;
       if (step.fate == Fate::skipped) engine.skip();
-      if (applied)
-        engine.set_pending(update, step.fate == Fate::clipped_groups ? std::vector{0.11} : std::vector<double>{});
+      if (applied) engine.set_pending(update, step.fate == Fate::clipped_groups ? std::vector{0.11} : std::vector<double>{});
       if (step.evaluates) {
         const auto size = static_cast<std::size_t>(o.shape.batch.tokens());
-        const auto losses = engine.evaluate({.tokens = std::span(tokens).first(size), .targets = std::span(targets).first(size)});
+        const auto losses =
+            engine.evaluate({.tokens = std::span(tokens).first(size), .targets = std::span(targets).first(size)});
         out.numbers.insert(out.numbers.end(), losses.begin(), losses.end());
       }
       if (step.commits || step.resumes) engine.begin_commit(s + 1, to_text(training::Progress{}));
@@ -106,8 +104,8 @@ TEST_F(EarlyUpdatesTest, WhateverBecomesOfThemTheBitsAreThoseOfUpdatesThatWait) 
   const struct {
     DType dtype;
     const char *recipe, *optimizer;
-  } numbers[] = {{DType::fp32, "fp32", "adamw"},      {DType::bf16, "bf16", "adamw"},       {DType::bf16, "split", "lion"},
-                 {DType::bf16, "all-bf16", "adamw"},  {DType::bf16, "split24-8bit", "adamw"},  {DType::fp64, "fp32", "sgd"},
+  } numbers[] = {{DType::fp32, "fp32", "adamw"},     {DType::bf16, "bf16", "adamw"},         {DType::bf16, "split", "lion"},
+                 {DType::bf16, "all-bf16", "adamw"}, {DType::bf16, "split24-8bit", "adamw"}, {DType::fp64, "fp32", "sgd"},
                  {DType::fp16, "8bit", "adagrad"}};
   std::uint64_t seed = 1, early = 0, restored = 0;
   for (const auto& n : numbers) {

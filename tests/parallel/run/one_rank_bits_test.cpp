@@ -75,7 +75,8 @@ class OneRankBits : public FolderTest, public testing::WithParamInterface<std::s
     EXPECT_LE(rank.peak[Tier::device], s.run.budget.device);
     EXPECT_LE(rank.peak[Tier::host], s.run.budget.host);
     // A plan assumes that early updates hold.
-    if (s.run.early != 0 || s.run.resume || s.run.commit_after != 0 || s.run.evaluate_between || s.run.not_finite_step != 0) return;
+    if (s.run.early != 0 || s.run.resume || s.run.commit_after != 0 || s.run.evaluate_between || s.run.not_finite_step != 0)
+      return;
     for (std::size_t i = 0; i < rank.traffic.size(); ++i)
       EXPECT_EQ(rank.traffic[i], rank.planned.step_traffic.at(i)) << "step " << i + 1;
     for (const auto tier : {Tier::device, Tier::host}) EXPECT_EQ(rank.peak[tier], rank.planned.peak_bytes[tier]);
