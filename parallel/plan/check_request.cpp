@@ -120,8 +120,7 @@ void demand_early_updates(const PlanRequest& request) {
           ? "without clipping, skipped steps and a dynamic loss scale, no update waits for the norm, so none can be early\n  "
             "leave out `early-updates`"
           : "an early update must be taken back if the norm clips, which ranks of a pipeline, `zero` 1 and 2, and optimizers "
-            "of "
-            "whole layers cannot do\n  give `early-updates` auto or none");
+            "of whole layers cannot do\n  give `early-updates` auto or none");
 }
 
 DType gradient_dtype(const Model& model, const PlanRequest& request) {
