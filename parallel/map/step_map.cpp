@@ -215,8 +215,13 @@ bool StepMap::is_last_sent(const Action& send) const {
 // Adds chunks in the runs of the layer's layout, for its first `chunks` chunks; each added chunk stands for `each` of them.
 std::uint32_t StepMap::add_runs(std::uint32_t layer, std::uint32_t chunks, std::uint32_t each, const mapping::Chunk& chunk) {
   const auto first = chunks_.size();
-  for (const auto& run : layout_.runs_of(layer))
-    if (run.first < chunks) chunks_.add(std::min(run.count, chunks - run.first) / each, chunk);
+  // Only updates use masters and moments, one chunk at a time. A run of them would take room on the device for all.
+  const bool apart = chunk.kind == ChunkKind::master || rules::is_optimizer_state(chunk.kind);
+  for (const auto& run : layout_.runs_of(layer)) {
+    if (run.first >= chunks) continue;
+    const auto count = std::min(run.count, chunks - run.first) / each;
+    for (std::uint32_t i = 0; i < (apart ? count : 1); ++i) chunks_.add(apart ? 1 : count, chunk);
+  }
   // If the state is sharded, this rank holds only its own chunks.
   const bool sharded = chunk.role == mapping::Role::kept ? data().shards(ChunkKind::parameter)
                                                          : mapping::is_state(chunk.role) && data().shards(chunk.kind);

@@ -18,22 +18,20 @@
 namespace terrace::planning {
 namespace {
 
-constexpr double kWorthwhile = 0.99;           // a less simple choice must need less than this share of the time
-constexpr double kWorthADepth = 0.995;         // the same for a greater depth
-constexpr std::uint64_t kTriedSteps = 3;       // the first only starts up, two count
-constexpr std::uint32_t kTriedDepth = 2;       // if the depth is open, too
-constexpr std::uint64_t kCoarseChunks = 1000;  // in a model, but at least four for each layer
-constexpr double kTriedShares[] = {0.25, 0.5, 0.75};
-constexpr std::size_t kExactPlans = 3;  // how many of the best are planned exactly until one fits
-constexpr double kSurelyFaster = 0.95;  // of the time: coarse chunks suffice to compare
+constexpr double kWorthwhile = 0.99;      // a less simple choice must need less than this share of the time
+constexpr double kWorthADepth = 0.995;    // the same for a greater depth
+constexpr std::uint64_t kTriedSteps = 3;  // the first only starts up, two count
+constexpr std::uint32_t kTriedDepth = 4;  // if the depth is open, too
+constexpr std::size_t kFinalists = 4;     // how many of the best are compared with fine chunks
+constexpr std::uint64_t kCoarseChunks = 500, kFineChunks = 4000;  // in a model, but at least four for each layer
 
-// The size of a coarse chunk: several chunks of the map in one, so that few are left and little is padded.
-std::uint64_t coarse_chunk(const StepMap& map) {
+// The size of a chunk of which a model has about as many: several chunks of the map in one, so that little is padded.
+std::uint64_t chunk_of(const StepMap& map, std::uint64_t chunks) {
   const auto& layout = map.layout();
   const auto group = map.data().group();
   std::uint64_t all = 0;
   for (std::uint32_t l = 0; l < map.layers(); ++l) all += layout.chunks_of(l) / group;
-  const auto wanted = std::max<std::uint64_t>(kCoarseChunks, 4ULL * map.layers());
+  const auto wanted = std::max<std::uint64_t>(chunks, 4ULL * map.layers());
   const auto most = std::max<std::uint64_t>(1, all / wanted);
   std::uint64_t best = 1, least = ~0ULL;
   for (auto k = most; k >= std::max<std::uint64_t>(1, most / 2); --k) {
@@ -57,40 +55,27 @@ class Search {
         profile_(profile),
         pool_(pool),
         layers_(static_cast<std::uint32_t>(model.layers.size())) {
-    chunk_elements_ = coarse_chunk(StepMap(model, options(with_choice(request, {choice_of(request)}), Tier::host)));
+    const StepMap map(model, map_options(model, with_choice(request, {choice_of(request)}), profile, Tier::host));
+    coarse_ = chunk_of(map, kCoarseChunks);
+    fine_ = chunk_of(map, kFineChunks);
   }
 
   Choices run() {
     const auto plain = choice_of(request_);
-    const auto as_asked = [&] { return Choices{{{plain, request_.prefetch_depth}}, std::move(tried_)}; };
-    if (!request_.update && simulate(plain, Tier::device, tried_depth()).moves_no_state) return as_asked();
-    place_ = request_.update ? *request_.update : faster_tier(plain);
-    if (time(plain).stalls_nowhere) return as_asked();
-
-    search();
-    try_other_tier(plain);
+    if (!request_.update && simulate(plain, Tier::device, tried_depth()).moves_no_state)
+      return {{{plain, request_.prefetch_depth}}, {}};
+    search(plain);
+    if (fastest().choice == plain && simulate(plain, fastest().place, tried_depth()).stalls_nowhere)
+      return {{{plain, request_.prefetch_depth}}, tried_choices()};
 
     Choices out;
-    const auto ranked = rank();
-    const auto unshared = place_;
-    if (!request_.update && !ranked.empty()) place_ = shared_place(ranked.front());
-    for (const auto& choice : ranked) {
-      if (!out.best.empty()) {
-        out.best.push_back({choice, request_.prefetch_depth, place_});
-        continue;
-      }
-      const auto add = [&](const StepChoice& c, const UpdatePlace& place) {
-        // The first layer has too few coarse chunks to show how its share fits between the others' transfers.
-        const bool shares_first = place.share_of_first_layer() != place.device_share();
-        out.best.push_back({c, shares_first ? request_.prefetch_depth : best_depth(c, place), place, !out.best.empty()});
-      };
-      add(choice, place_);
-      if (place_ != unshared) add(choice, unshared);
-      if (const auto simpler = updates_at_once(choice); simpler != choice && !is_surely_slower(simpler, choice))
-        add(simpler, place_);
+    for (const auto& c : finals()) {
+      // With a disk, a few steps do not tell which depth is the fastest: the exact plan tries all.
+      const bool first = out.best.empty() && !request_.disk_tier;
+      out.best.push_back({c.choice, first ? best_depth(c.choice, c.place) : request_.prefetch_depth, c.place});
     }
     out.best.push_back({frugal(plain), request_.prefetch_depth, {}});  // if none of them fits exactly
-    out.tried = std::move(tried_);
+    out.tried = tried_choices();
     return out;
   }
 
@@ -105,12 +90,18 @@ class Search {
     StepChoice choice;
     UpdatePlace update;
     std::uint32_t depth = 0;
-    bool slower_disk = false;
+    bool fine = false;
     friend bool operator==(const Setting&, const Setting&) = default;
   };
   struct Simulated {
     Setting setting;
     Timed timed;
+  };
+  struct Candidate {
+    StepChoice choice;
+    UpdatePlace place = Tier::host;
+    std::optional<double> seconds = {};  // empty: it does not fit
+    [[nodiscard]] bool same_as(const Candidate& other) const { return choice == other.choice && place == other.place; }
   };
 
   [[nodiscard]] std::vector<std::pair<Order, std::uint32_t>> orders() const {
@@ -129,22 +120,11 @@ class Search {
     return request_.prefetch_depth == kAutoDepth ? kTriedDepth : request_.prefetch_depth;
   }
 
-  [[nodiscard]] StepMap::Options options(const PlanRequest& request, const UpdatePlace& update) const {
-    auto o = map_options(model_, request, profile_, update);
-    if (chunk_elements_ != 0) o.chunk_elements = chunk_elements_;
-    return o;
-  }
-
   // The same choice with the simplest times of updates, where the request leaves them open.
   [[nodiscard]] StepChoice updates_at_once(StepChoice c) const {
     if (!deferred_) c.deferred = 0;
     if (!early_) c.early = 0;
     return c;
-  }
-
-  [[nodiscard]] bool is_surely_slower(const StepChoice& c, const StepChoice& than) {
-    const auto seconds = simulate(c, place_, tried_depth()).seconds;
-    return !seconds || *simulate(than, place_, tried_depth()).seconds < kSurelyFaster * *seconds;
   }
 
   // Simulates each setting only once.
@@ -160,26 +140,27 @@ class Search {
       if (std::ranges::find(simulated_, s, &Simulated::setting) == simulated_.end()) simulated_.push_back({s, {}});
     const auto walk_one = [&](std::int64_t i) {
       auto& [s, timed] = simulated_[begin + static_cast<std::size_t>(i)];
-      timed = walk(s.choice, s.update, s.depth, s.slower_disk ? slower_disk_ : profile_);
+      timed = walk(s);
     };
     const auto count = static_cast<std::int64_t>(simulated_.size() - begin);
     if (pool_) return pool_->parallel_for(count, walk_one);
     for (std::int64_t i = 0; i < count; ++i) walk_one(i);
   }
-  [[nodiscard]] Timed walk(const StepChoice& c, const UpdatePlace& update, std::uint32_t depth,
-                           const MachineProfile& profile) const {
-    auto request = with_choice(request_, {c, depth});
+  [[nodiscard]] Timed walk(const Setting& s) const {
+    auto request = with_choice(request_, {s.choice, s.depth});
     request.evaluate_every = request.evaluate_batches = request.commit_every = request.steps = 0;
     auto budget = request.budget;
     budget.commit_only = !request.disk_tier;
-    const StepMap map(model_, options(request, update));
+    auto options = map_options(model_, request, profile_, s.update);
+    options.chunk_elements = s.fine ? fine_ : coarse_;
+    const StepMap map(model_, options);
     const walk::ProfileCosts costs(map, profile_);
     const auto ahead = request.gather_ahead != kAutoDepth        ? request.gather_ahead
                        : request.sharding().gathers_before_use() ? 1
                                                                  : 0;
     try {
-      const auto programs = write_programs(map, request, depth, ahead);
-      const auto run = dry_run(map, request, programs, with_room_for_commits(budget), request.generations, costs, profile,
+      const auto programs = write_programs(map, request, s.depth, ahead);
+      const auto run = dry_run(map, request, programs, with_room_for_commits(budget), request.generations, costs, profile_,
                                {.most_steps = kTriedSteps, .steps_only = true});
       return {run.times.seconds, !mapping::moves_state(map, programs.steady, run.steps.back()),
               run.times.compute_seconds > kWorthwhile * run.times.seconds, bound_by_compute(run.times)};
@@ -196,97 +177,66 @@ class Search {
     return c;
   }
 
-  void time(const std::vector<StepChoice>& choices) {
+  // Tries each candidate only once.
+  void time(std::vector<Candidate> candidates) {
+    for (auto& c : candidates) c.choice = of_layers(c.choice);
     std::vector<Setting> settings;
-    for (const auto& c : choices) settings.push_back({of_layers(c), place_, tried_depth()});
+    for (const auto& c : candidates) settings.push_back({c.choice, c.place, tried_depth()});
     simulate_ahead(settings);
-    for (const auto& c : choices) time(c);
+    for (const auto& c : candidates) {
+      if (std::ranges::any_of(tried_, [&](const Candidate& t) { return t.same_as(c); })) continue;
+      const auto timed = simulate(c.choice, c.place, tried_depth());
+      // If the device has no processor of its own, copying states to it gains nothing.
+      const bool senseless = !profile_.separate_device() && c.place == UpdatePlace(Tier::device) && !timed.moves_no_state;
+      tried_.push_back({c.choice, c.place, senseless ? std::nullopt : timed.seconds});
+    }
   }
 
-  // Tries each choice only once.
-  Timed time(StepChoice c) {
-    c = of_layers(c);
-    if (std::ranges::find(tried_, c, &TriedChoice::choice) != tried_.end()) return {};
-    const auto timed = simulate(c, place_, tried_depth());
-    tried_.push_back({c, timed.seconds});
-    return timed;
+  // Each choice with its best place.
+  [[nodiscard]] std::vector<TriedChoice> tried_choices() const {
+    std::vector<TriedChoice> all;
+    for (const auto& c : tried_) {
+      const auto known = std::ranges::find(all, c.choice, &TriedChoice::choice);
+      if (known == all.end())
+        all.push_back({c.choice, c.seconds});
+      else if (c.seconds && (!known->seconds || *c.seconds < *known->seconds))
+        known->seconds = c.seconds;
+    }
+    return all;
   }
 
-  // The tier of updates while choices are compared: simulates the plain choice and the one that recomputes the most on both
-  // tiers, and takes the tier of the fastest.
-  [[nodiscard]] Tier faster_tier(const StepChoice& plain) {
-    if (updates_on_host_only(request_, profile_)) return Tier::host;
-    auto small = plain;
-    small.recompute = recompute_.value_or(layers_);
-    Tier faster = Tier::host;
-    double least = std::numeric_limits<double>::infinity();
-    const auto depth = tried_depth();
-    simulate_ahead(
-        {{plain, Tier::host, depth}, {small, Tier::host, depth}, {plain, Tier::device, depth}, {small, Tier::device, depth}});
-    for (const auto tier : {Tier::host, Tier::device})
-      for (const auto& c : {plain, small}) {
-        const auto timed = simulate(c, tier, tried_depth());
-        // If the device has no processor of its own, copying states to it gains nothing.
-        const bool senseless = tier == Tier::device && !profile_.separate_device() && !timed.moves_no_state;
-        if (!timed.seconds || senseless || *timed.seconds >= least) continue;
-        least = *timed.seconds;
-        faster = tier;
-      }
-    return faster;
-  }
-
-  void search() {
-    std::vector<StepChoice> corners;
-    for (const auto& [order, group] : orders())
+  // Begins with all or no layers, all updates on one tier, and the simplest order. Early updates change which of these is the
+  // fastest, so some begin with them. Other orders begin with the fastest place and time of updates.
+  void search(const StepChoice& plain) {
+    const auto corners = [&](const Candidate& from) {
+      std::vector<Candidate> all;
       for (const auto offload : ends(offload_))
-        for (const auto recompute : ends(recompute_))
-          corners.push_back({order, group, recompute, offload, deferred_.value_or(0), early_.value_or(0)});
-    time(corners);
+        for (const auto recompute : ends(recompute_)) {
+          all.push_back(from);
+          all.back().choice.offload = offload, all.back().choice.recompute = recompute;
+        }
+      time(all);
+    };
+    const Candidate first{plain, request_.update.value_or(Tier::host)};
+    time({first});
+    corners(first);
+    if (!early_) {
+      auto early = first;
+      early.choice.early = layers_ * 2 / 3;
+      corners(early);
+    }
+    if (!request_.update && !updates_on_host_only(request_, profile_)) corners({plain, Tier::device});
+    const auto best = fastest();
+    for (const auto& [order, group] : orders()) {
+      auto other = best;
+      other.choice.order = order, other.choice.group = group;
+      corners(other);
+    }
     refine();
   }
 
-  // Another order may hide updates that slow down the plain one. If the fastest choice is faster with its updates on the other
-  // tier, all choices are compared there too.
-  void try_other_tier(const StepChoice& plain) {
-    const auto best = std::ranges::min_element(tried_, {}, seconds_of);
-    if (request_.update || !profile_.separate_device() || updates_on_host_only(request_, profile_) || !best->seconds) return;
-    const UpdatePlace other = place_ == UpdatePlace(Tier::host) ? Tier::device : Tier::host;
-    const auto there = simulate(best->choice, other, tried_depth());
-    const auto least = *best->seconds;
-    if (!there.seconds || *there.seconds >= least * kWorthwhile) return;
-    auto before = std::exchange(tried_, {});
-    const auto place_before = std::exchange(place_, other);
-    time(plain);
-    search();
-    if (seconds_of(*std::ranges::min_element(tried_, {}, seconds_of)) < least) return;
-    tried_ = std::move(before);
-    place_ = place_before;
-  }
-
-  // The device takes a share of the updates if that is faster, because then neither it nor the host waits for the other: of all
-  // updates, and of the first layer's.
-  [[nodiscard]] UpdatePlace shared_place(const StepChoice& c) {
-    if (!profile_.separate_device() || updates_on_host_only(request_, profile_)) return place_;
-    std::vector<UpdatePlace> shares{place_}, of_first;
-    for (const double share : kTriedShares) shares.emplace_back(share);
-    const auto best = fastest(c, shares);
-    if (request_.updates_before_use && c.early == 0) return best;  // then the first layer's update does not come last
-    of_first.push_back(best);
-    for (const double share : kTriedShares) of_first.emplace_back(best.device_share(), share);
-    return fastest(c, of_first);
-  }
-  // The fastest of these places; a later one must be faster by more than 1 %.
-  [[nodiscard]] UpdatePlace fastest(const StepChoice& c, const std::vector<UpdatePlace>& places) {
-    std::vector<Setting> settings;
-    for (const auto& place : places) settings.push_back({c, place, tried_depth()});
-    simulate_ahead(settings);
-    auto best = places.front();
-    auto least = simulate(c, best, tried_depth()).seconds;
-    for (const auto& place : places) {
-      const auto seconds = simulate(c, place, tried_depth()).seconds;
-      if (least && seconds && *seconds < *least * kWorthwhile) least = seconds, best = place;
-    }
-    return best;
+  [[nodiscard]] bool place_is_open() const {
+    return !request_.update && profile_.separate_device() && !updates_on_host_only(request_, profile_);
   }
 
   // The choice that needs the least memory on the device.
@@ -297,61 +247,94 @@ class Search {
     return c;
   }
 
-  // Tries numbers of layers between none and all, at a half, a quarter and an eighth of all layers from the fastest choice so
-  // far.
+  // Tries numbers of layers between none and all, and shares of the updates, at a half, a quarter and an eighth from the
+  // fastest candidate so far. Where the device takes a share, neither it nor the host waits for the other.
   void refine() {
-    for (std::uint32_t part = 2; part <= 8; part *= 2)
+    for (std::uint32_t part = 2; part <= 8; part *= 2) {
       for (const auto& [count, forced] : {std::pair{&StepChoice::recompute, recompute_},
                                           {&StepChoice::offload, offload_},
                                           {&StepChoice::deferred, deferred_},
                                           {&StepChoice::early, early_}}) {
-        const auto at = std::ranges::min_element(tried_, {}, seconds_of);
-        if (forced || !at->seconds) continue;
-        const auto center = at->choice;
+        const auto center = fastest();
+        if (forced || !center.seconds) continue;
         const bool of_updates = count == &StepChoice::deferred || count == &StepChoice::early;
-        if (of_updates && simulate(center, place_, tried_depth()).bound_by_compute) continue;
+        if (of_updates && is_bound_by_compute(center)) continue;
         const auto distance = std::max(1U, layers_ / part);
         auto less = center, more = center;
-        less.*count -= std::min(center.*count, distance);
-        more.*count += distance;
+        less.choice.*count -= std::min(center.choice.*count, distance);
+        more.choice.*count += distance;
         time({less, more});
       }
+      for (const bool of_all : {true, false}) {
+        const auto center = fastest();
+        if (!place_is_open() || !center.seconds || is_bound_by_compute(center)) continue;
+        const double all = center.place.device_share(), first = center.place.share_of_first_layer();
+        std::vector<Candidate> beside;
+        for (const double by : {-1.0 / part, 1.0 / part}) {
+          const double share = std::clamp((of_all ? all : first) + by, 0.0, 1.0);
+          beside.push_back({center.choice, of_all ? UpdatePlace(share) : UpdatePlace(all, share)});
+        }
+        time(std::move(beside));
+      }
+    }
   }
-  static double seconds_of(const TriedChoice& t) { return t.seconds.value_or(std::numeric_limits<double>::infinity()); }
+  [[nodiscard]] bool is_bound_by_compute(const Candidate& c) {
+    return simulate(c.choice, c.place, tried_depth()).bound_by_compute;
+  }
+  [[nodiscard]] Candidate fastest() const {
+    return *std::ranges::min_element(
+        tried_, {}, [](const Candidate& c) { return c.seconds.value_or(std::numeric_limits<double>::infinity()); });
+  }
 
-  // The best choices, best first; among those about as fast as the fastest, the simplest come first.
-  [[nodiscard]] std::vector<StepChoice> rank() const {
-    auto fitting = tried_;
-    std::erase_if(fitting, [](const TriedChoice& t) { return !t.seconds; });
-    if (fitting.empty()) return {};
-    std::ranges::stable_sort(fitting, {}, seconds_of);
-    const auto enough = *fitting.front().seconds / kWorthwhile;
-    const auto slower = std::ranges::find_if(fitting, [&](const TriedChoice& t) { return *t.seconds > enough; });
-    const auto effort = [&](const TriedChoice& t) {
-      const auto& c = t.choice;
+  // Those that fit, best first; among those about as fast as the fastest, the simplest come first.
+  [[nodiscard]] std::vector<Candidate> best_first(std::vector<Candidate> all) const {
+    std::erase_if(all, [](const Candidate& c) { return !c.seconds; });
+    if (all.empty()) return all;
+    std::ranges::stable_sort(all, {}, &Candidate::seconds);
+    const auto enough = *all.front().seconds / kWorthwhile;
+    const auto slower = std::ranges::find_if(all, [&](const Candidate& c) { return *c.seconds > enough; });
+    const auto effort = [&](const Candidate& candidate) {
+      const auto& c = candidate.choice;
       const auto together = c.order == Order::horizontal ? 1
                             : c.order == Order::vertical ? request_.shape.micro_batches
                                                          : c.group;
-      return std::tuple(c.recompute + c.offload, together, c.recompute, c.deferred + c.early);
+      const auto shares = static_cast<int>(shares_any(candidate.place.device_share())) +
+                          static_cast<int>(candidate.place.share_of_first_layer() != candidate.place.device_share());
+      return std::tuple(c.recompute + c.offload, together, c.recompute, c.deferred + c.early, shares);
     };
-    std::stable_sort(fitting.begin(), slower,
-                     [&](const TriedChoice& a, const TriedChoice& b) { return effort(a) < effort(b); });
-    std::vector<StepChoice> ranked;
-    for (const auto& t : fitting)
-      if (ranked.size() < kExactPlans) ranked.push_back(t.choice);
-    return ranked;
+    std::stable_sort(all.begin(), slower, [&](const Candidate& a, const Candidate& b) { return effort(a) < effort(b); });
+    return all;
+  }
+
+  static bool shares_any(double share) { return share != 0 && share != 1; }
+
+  // The best few, compared once more with fine chunks: coarse ones tell too little about choices that take about the same time.
+  [[nodiscard]] std::vector<Candidate> finals() {
+    auto coarse = best_first(tried_);
+    if (coarse.empty()) return {};
+    if (coarse.size() > kFinalists) coarse.resize(kFinalists);
+    auto fine = coarse;
+    if (const Candidate simpler{updates_at_once(coarse.front().choice), coarse.front().place};
+        std::ranges::none_of(fine, [&](const Candidate& c) { return c.same_as(simpler); }))
+      fine.push_back(simpler);
+    std::vector<Setting> settings;
+    for (const auto& c : fine) settings.push_back({c.choice, c.place, tried_depth(), true});
+    simulate_ahead(settings);
+    for (std::size_t i = 0; i < fine.size(); ++i) fine[i].seconds = simulate(settings[i]).seconds;
+    fine = best_first(std::move(fine));
+    return fine.empty() ? coarse : fine;
   }
 
   [[nodiscard]] std::uint32_t best_depth(const StepChoice& c, const UpdatePlace& place) {
     if (request_.prefetch_depth != kAutoDepth) return request_.prefetch_depth;
     std::uint32_t best = 1;
-    const bool slower = request_.disk_tier;
-    const auto shallow = simulate({c, place, best, slower});
+    const auto at = [&](std::uint32_t depth) { return Setting{c, place, depth, true}; };
+    const auto shallow = simulate(at(best));
     auto least = shallow.seconds;
     if (least && shallow.bound_by_compute) return best;  // deeper prefetching cannot help
-    simulate_ahead({{c, place, 2, slower}, {c, place, 4, slower}, {c, place, 8, slower}});
+    simulate_ahead({at(2), at(4), at(8)});
     for (const std::uint32_t depth : {2U, 4U, 8U}) {
-      const auto seconds = simulate({c, place, depth, slower}).seconds;
+      const auto seconds = simulate(at(depth)).seconds;
       // A greater depth must be faster, because it needs more room.
       if (seconds && (!least || *seconds < *least * kWorthADepth)) least = seconds, best = depth;
     }
@@ -361,16 +344,14 @@ class Search {
   const Model& model_;
   const PlanRequest& request_;
   const MachineProfile& profile_;
-  const MachineProfile slower_disk_ = with_slower_disk(profile_);
   ThreadPool* pool_;
   std::uint32_t layers_;
   Count recompute_ = request_.activations.empty() ? request_.recompute : 0,
         offload_ = request_.activations.empty() ? request_.offload : 0,
         deferred_ = request_.updates_before_use ? 0 : request_.deferred,
         early_ = may_choose_early(request_, profile_) ? std::nullopt : Count(request_.early.value_or(0));
-  std::uint64_t chunk_elements_ = 0;
-  UpdatePlace place_ = Tier::host;
-  std::vector<TriedChoice> tried_;
+  std::uint64_t coarse_ = 0, fine_ = 0;  // elements of a chunk
+  std::vector<Candidate> tried_;
   std::vector<Simulated> simulated_;
 };
 

@@ -2,8 +2,8 @@
 // and which ones update their weights in the backward, early or not, or before their next use.
 //
 // Candidates are walked and timed by the planner's own simulator, with the same budgets and the same machine profile, but with
-// coarse chunks and few steps: this is enough to compare them, and each takes milliseconds. The plan of the chosen candidate is
-// exact. With a thread pool, independent candidates are simulated in parallel; the choice does not depend on it.
+// coarse chunks and few steps, so that each takes milliseconds. The best few are compared with fine chunks. The plan of the
+// chosen candidate is exact. With a thread pool, independent candidates are simulated in parallel; the choice does not depend on it.
 //
 // Pure. Threads: any. Errors: Error(ErrorKind::refused) for requests that make no sense.
 #pragma once
@@ -47,7 +47,6 @@ struct RankedChoice {
   StepChoice choice;
   std::uint32_t prefetch_depth = kAutoDepth;  // kAutoDepth: the exact plan searches for it
   std::optional<UpdatePlace> update = {};     // where updates run; empty: as in the request
-  bool rivals = false;  // planned exactly although the one before it fits: coarse chunks tell too little to compare the two
 };
 PlanRequest with_choice(const PlanRequest& request, const RankedChoice& ranked);
 

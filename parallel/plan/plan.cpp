@@ -457,11 +457,9 @@ Plan plan_best(const Model& model, const PlanRequest& request, const MachineProf
   const auto choices = planning::choose(model, request, profile, pool);
   Plan p;
   for (const auto& ranked : choices.best) {
-    if (p.fits && !ranked.rivals) break;
-    const auto closed = planning::with_choice(request, ranked);
-    auto next = Planner(model, closed, profile, pool).run();
-    next.choice = ranked.choice;
-    if (!p.fits || (next.fits && next.times.seconds < p.times.seconds)) p = std::move(next);
+    p = Planner(model, planning::with_choice(request, ranked), profile, pool).run();
+    p.choice = ranked.choice;
+    if (p.fits) break;
   }
   p.tried = choices.tried;
   return p;

@@ -43,6 +43,8 @@ std::uint32_t evaluated_at_once(const PlanRequest& r) {
 
 namespace {
 
+constexpr std::uint32_t kUpdatesAhead = 3;  // phases; more need more room on the device and gain nothing in plans
+
 // Writes the programs of one rank, one function for each.
 class ProgramWriter {
  public:
@@ -138,11 +140,14 @@ class ProgramWriter {
     return out;
   }
 
-  // The distance of updates before use. Frozen weights are prefetched independently of updates. With distance 0, weights that
-  // were just updated would be uploaded behind the frozen weights of later layers, and wait for their reads. Without frozen
-  // weights, nothing overtakes an update.
+  // The distance of updates before use. Weights on a device of its own are uploaded after their update, so with distance 0 the
+  // device would wait for every upload. Frozen weights are prefetched independently of updates: weights that were just updated
+  // would be uploaded behind the frozen weights of later layers, and wait for their reads.
   [[nodiscard]] std::uint32_t update_ahead() const {
-    return map_.layout().has_frozen() && !map_.data().gathers_before_use() ? depth_ : 0;
+    if (map_.data().gathers_before_use()) return 0;
+    if (map_.layout().has_frozen()) return depth_;
+    const bool uploads = map_.options().separate_device && request_.updates_before_use;
+    return uploads ? std::min(depth_, kUpdatesAhead) : 0;
   }
 
   // Updates run within the step: there is no special first step, and no update stays pending.

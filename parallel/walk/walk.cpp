@@ -53,9 +53,8 @@ bool Walk::retry(std::deque<Pending>& queue, Sink& sink) {
   for (; !queue.empty(); queue.pop_front()) {
     const auto [chunk, tier] = queue.front();
     moves_.clear();
-    const auto not_before = now(map_.places().lane_of(tier));
-    const bool there = residency_.has_content(chunk) ? residency_.prefetch(chunk, tier, not_before, moves_)
-                                                     : residency_.place_ahead(chunk, tier, not_before, moves_);
+    const bool there = residency_.has_content(chunk) ? residency_.prefetch(chunk, tier, Clock{}, moves_)
+                                                     : residency_.place_ahead(chunk, tier, Clock{}, moves_);
     for (const auto& move : moves_) sink.move(move);
     if (!there) return false;
   }
@@ -121,7 +120,7 @@ void Walk::compute(std::uint64_t at, const Action& action, Sink& sink) {
   if (action.op != Op::fill) release_filled(0);
   if (!awaited_.empty())
     for (const auto& use : uses) release_awaited(use);
-  auto granted = acquire(action, uses, tier, lane, sink);
+  auto granted = acquire(action, uses, tier, sink);
   retry_prefetches(sink);
 
   if (action.op == Op::verdict) {  // squares are not chunks, so the verdict's order with norms and updates is set here
@@ -164,20 +163,18 @@ void Walk::forget_prefetches(std::uint64_t at, std::span<const Use> uses, Tier t
   std::erase_if(contents_, taken);
 }
 
-memory::Residency::Granted Walk::acquire(const Action& action, std::span<const Use> uses, Tier tier, Lane lane, Sink& sink) {
-  // Moves that make room for a message do not wait for the previous message, which another rank may send much later.
-  const auto place_lane = is_message(lane) ? map_.places().lane_of(tier) : lane;
-  // Writes that make room for a fill begin as soon as their own chunks are filled, so that several run at once.
-  const auto not_before = action.op == Op::fill ? Clock{} : now(place_lane);
+// Moves wait for nothing but their bytes and their room. A gradient, for example, leaves the device as soon as it is there,
+// however late the host updates with it.
+memory::Residency::Granted Walk::acquire(const Action& action, std::span<const Use> uses, Tier tier, Sink& sink) {
   moves_.clear();
   memory::Residency::Granted granted;
   try {
-    granted = residency_.acquire(uses, tier, not_before, moves_);
+    granted = residency_.acquire(uses, tier, Clock{}, moves_);
   } catch (const memory::DoesNotFit& e) {
     if (filled_.empty()) throw memory::DoesNotFit(e.tier, e.missing_bytes, to_text(action) + ": " + e.what());
     for (const auto& move : moves_) sink.move(move);
     release_filled(0);
-    return acquire(action, uses, tier, lane, sink);
+    return acquire(action, uses, tier, sink);
   }
   for (const auto& move : moves_) sink.move(move);
   return granted;

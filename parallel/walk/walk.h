@@ -54,7 +54,7 @@ class Walk {
   // Steps of compute(): let uses begin without content, forget unneeded prefetches, request the uses, drop dead chunks.
   std::span<const Use> let_empty_begin(const Action& action, std::span<const Use> uses);
   void forget_prefetches(std::uint64_t at, std::span<const Use> uses, Tier tier);
-  memory::Residency::Granted acquire(const Action& action, std::span<const Use> uses, Tier tier, Lane lane, Sink& sink);
+  memory::Residency::Granted acquire(const Action& action, std::span<const Use> uses, Tier tier, Sink& sink);
   void drop_dead(std::uint64_t at);
 
   const StepMap& map_;

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
 #include <vector>
 
 #include <terrace/core/base/error.h>
@@ -39,8 +42,7 @@ class Choosing : public testing::Test {
     return planning::with_choice(request, {{order, group, recompute, offload}});
   }
   void tighten() {  // twice the smallest device budget that works
-    request.budget.device = (std::getenv("MB") ? std::stoul(std::getenv("MB")) : 2UL) *
-                            plan(model, forced(Order::horizontal, 0, 0, 0), gpu()).smallest_bytes[Tier::device];
+    request.budget.device = 2 * plan(model, forced(Order::horizontal, 0, 0, 0), gpu()).smallest_bytes[Tier::device];
   }
   Model model = toy::make_model({.width = 128, .blocks = 10});
   PlanRequest request;
@@ -247,6 +249,56 @@ TEST_F(Choosing, UpdatesThatTheBackwardDoesNotHideWaitForTheNextForward) {
   }
   EXPECT_LT(chosen.times.seconds, 0.95 * std::min(seconds.front(), seconds.back()));
   EXPECT_LT(chosen.times.seconds, 1.02 * std::ranges::min(seconds));
+}
+
+// On random machines, the choice is nearly as fast as the best of all numbers of layers that recompute, offload and update
+// early, with updates on either tier.
+TEST_F(Choosing, AnExhaustiveSearchFindsLittleThatIsFaster) {
+  constexpr std::uint64_t seed = 11;
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937_64 random(seed);
+  const auto between = [&](double low, double high) {
+    return low * std::pow(high / low, std::uniform_real_distribution<double>(0, 1)(random));
+  };
+  model = toy::make_model({.width = 128, .blocks = 3});
+  const auto layers = static_cast<std::uint32_t>(model.layers.size());
+  request.shape = {{4, 64}, 1};
+  request.order = Order::horizontal;
+  request.early = std::nullopt;
+  double worst = 0, all = 0;
+  constexpr int kMachines = 3;
+  for (int machine = 0; machine < kMachines; ++machine) {
+    auto profile = gpu();
+    profile.matmul_fp32 = between(2e11, 2e12);
+    profile.upload = profile.download = between(3e9, 1e11);
+    profile.memory_stream = between(1e10, 1e11);
+    request.budget = {};
+    request.budget.device = static_cast<std::uint64_t>(
+        between(1.2, 3) *
+        static_cast<double>(plan(model, forced(Order::horizontal, 0, 0, 0), profile).smallest_bytes[Tier::device]));
+    const auto chosen = plan(model, request, profile);
+    ASSERT_TRUE(chosen.fits) << chosen.refusal.why;
+    double best = chosen.times.seconds;
+    std::string how = "the choice";
+    for (const auto tier : {Tier::host, Tier::device})
+      for (const std::uint32_t early : {0U, layers * 2 / 3, layers})
+        for (std::uint32_t recompute = 0; recompute < layers; ++recompute)
+          for (std::uint32_t offload = 0; offload < layers; ++offload) {
+            const auto p = plan(model,
+                                planning::with_choice(
+                                    request, {{.recompute = recompute, .offload = offload, .early = early}, kAutoDepth, tier}),
+                                profile);
+            if (!p.fits || p.times.seconds >= best) continue;
+            best = p.times.seconds;
+            how = fmt::format("{} on {}", to_text(p.choice, layers), in_words(p.map.update));
+          }
+    EXPECT_LE(chosen.times.seconds, 1.1 * best) << "machine " << machine << ": " << to_text(chosen.choice, layers) << " on "
+                                                << in_words(chosen.map.update) << " beside " << how;
+    worst = std::max(worst, chosen.times.seconds / best);
+    all += chosen.times.seconds / best / kMachines;
+  }
+  RecordProperty("worst", fmt::format("{:.3f}", worst));
+  fmt::print("the choice takes {:.3f} of the best on average, {:.3f} at worst\n", all, worst);
 }
 
 // Layers that save much memory for little work are recomputed; among equal layers, the later ones keep what they saved.
