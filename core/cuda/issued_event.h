@@ -1,5 +1,4 @@
-// An event that the other streams of a GPU may wait for. It keeps alive what its release needs, as they may be the last to use
-// it.
+// An event that other streams of a GPU may wait for. It keeps alive what its release needs: they may be the last to use it.
 //
 // Owner: shared by the stream that recorded it and those that wait. Threads: any. Errors: CudaError.
 #pragma once

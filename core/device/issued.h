@@ -1,8 +1,8 @@
 // How a stream of a device waits for another stream of it without a waiting thread: as soon as the work before a point has been
 // issued, the device itself keeps the order.
 //
-//   producer   announce(points, n)   after the work of point n has been submitted; the timeline still advances when it has
-//   ended consumer   follow(points, n)     instead of Stream::wait()
+//   producer   announce(points, n)   after the work of point n has been submitted; at its end the timeline advances as always
+//   consumer   follow(points, n)     instead of Stream::wait()
 //
 // Owner:   IssuedPoints is shared by the lane and its streams. Threads: any; streams as Stream.
 // Errors:  if the timeline fails before the point, what the consumer submits later fails with the same error: host work does
