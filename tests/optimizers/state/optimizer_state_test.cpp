@@ -103,6 +103,9 @@ void OptimizerStateTest::compare_with_memory(const std::string& optimizer, const
     store->commit(n, fmt::format("after {}", n));
     store.reset();
     for (auto& t : on_store) std::ranges::fill(t.weight, std::byte{1});
+    lasting.tiers.host_bytes += 64 * kKiB;
+    lasting.chunk_elements = 8192;  // those of the store count, and its seed
+    lasting.seed = 12;
     store = std::make_unique<OptimizerState>(lasting);
     add_all(*store, on_store);
     ASSERT_EQ(n, store->committed_step());
