@@ -81,6 +81,14 @@ void Residency::adopt_on_disk(ChunkId chunk) {
   table_.set(here.ready, table_.of(here.busy));
 }
 
+void Residency::adopt_on_disk(ChunkId chunk, std::uint64_t place_offset) {
+  if (copy(chunk, Tier::disk).placed) broken(chunk, "is adopted from disk but has a place there already");
+  const auto reserved = space_[Tier::disk].reserve_at({place_offset, place_bytes(chunk, Tier::disk)});
+  if (!reserved) broken(chunk, "is adopted from a place on disk that is not free");
+  place(chunk, Tier::disk, *reserved);
+  adopt_on_disk(chunk);
+}
+
 void Residency::reserve_on_disk(ChunkId chunk) { reserve_disk_place(chunk); }
 
 void Residency::demand_grantable(std::span<const Use> uses, Tier tier) const {

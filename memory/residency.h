@@ -57,6 +57,8 @@ class Residency {
   void resize(ChunkId chunk, std::uint64_t bytes);
   // For resume: reserves the chunk's place on disk and marks its content as valid there.
   void adopt_on_disk(ChunkId chunk);
+  // The same for a chunk whose place begins at this offset of the disk, which must be free.
+  void adopt_on_disk(ChunkId chunk, std::uint64_t place_offset);
   // Reserves a disk place for the chunk now, so that a commit can never run out of space in the middle.
   void reserve_on_disk(ChunkId chunk);
 

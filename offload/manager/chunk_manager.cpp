@@ -1,7 +1,5 @@
 #include <terrace/offload/manager/chunk_manager.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
@@ -15,33 +13,13 @@
 #include <terrace/core/device/memory_resource.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/memory/learned_policy.h>
+#include <terrace/offload/manager/disk_tier.h>
+#include <terrace/offload/manager/kept_chunks.h>
 #include <terrace/offload/manager/stream_lanes.h>
 #include <terrace/offload/move/clock_watch.h>
 #include <terrace/offload/move/tier_stack.h>
 
 namespace terrace {
-namespace {
-
-std::uint64_t whole_pages(std::uint64_t bytes) { return bytes / kPageBytes * kPageBytes; }
-
-Budget budget_of(const OffloadOptions& options) {
-  const bool disk = !options.nvme_paths.empty();
-  if (disk && options.nvme_bytes < kPageBytes)
-    throw Error("nvme_paths are given, but nvme_bytes is 0\n  set nvme_bytes to the size of the disk tier", ErrorKind::refused);
-  if (!disk && options.nvme_bytes != 0)
-    throw Error("nvme_bytes is given, but nvme_paths is empty\n  give a folder on a disk, or leave nvme_bytes at 0",
-                ErrorKind::refused);
-  if (options.device_bytes == kUnlimited || options.host_bytes == kUnlimited || options.nvme_bytes == kUnlimited) {
-    throw Error(
-        "a chunk manager allocates its tiers at once, so they cannot be unlimited\n  give a size for device_bytes, host_bytes "
-        "and nvme_bytes",
-        ErrorKind::refused);
-  }
-  return {whole_pages(options.device_bytes), whole_pages(options.host_bytes), disk ? whole_pages(options.nvme_bytes) : 0};
-}
-
-}  // namespace
-
 namespace {
 
 // With the caller's device memory as the size of the device tier, unless it is to be smaller.
@@ -60,24 +38,16 @@ OffloadOptions sized(OffloadOptions options) {
 // The order of members matters: `tiers`, whose mover uses the device, is destroyed before the device.
 struct ChunkManager::Impl {
   explicit Impl(const OffloadOptions& options)
-      : budget(budget_of(sized(options))),
+      : budget(offload::budget_of(sized(options))),
         own(options.device ? nullptr : std::make_unique<OwnDevice>(options.threads, options.io.log)),
         device(options.device ? *options.device : *own->device),
         tiers(device, budget.device, budget.host, options.device_memory),
-        ahead_requests(options.ahead_requests) {
-    std::unique_ptr<ChunkStore> store;
-    if (budget.disk > 0) {
-      ChunkStore::Options store_options;
-      store_options.paths = options.nvme_paths;
-      store_options.name = fmt::format("offload-{}-{}", ::getpid(), static_cast<const void*>(this));
-      store_options.capacity_bytes = budget.disk;
-      store_options.durable = false;
-      store_options.generations = 1;
-      store_options.temporary = true;
-      store_options.io = options.io;
-      store = ChunkStore::create(store_options);
-    }
-    tiers.start(std::move(store), {.io = options.io});
+        ahead_requests(options.ahead_requests),
+        residency(budget, policy, offload::generations_of(options)) {
+    tiers.start(offload::make_disk_tier(options, budget, this),
+                {.deadline = options.io_deadline, .io = options.io, .make_io = options.make_io});
+    if (!options.store.empty()) kept.emplace(*tiers.store(), residency);
+    holders.resize(residency.chunks());
   }
 
   // A chunk and its leases: many readers, or one writer.
@@ -147,9 +117,10 @@ struct ChunkManager::Impl {
 
   std::mutex mutex;  // guards the members below, down to `decided`
   memory::LearnedPolicy policy;
-  memory::Residency residency{budget, policy};
-  std::vector<Holders> holders;  // by chunk
-  std::vector<ChunkId> removed;  // their ids are given again
+  memory::Residency residency;
+  std::optional<offload::KeptChunks> kept;  // of a store that lasts
+  std::vector<Holders> holders;             // by chunk
+  std::vector<ChunkId> removed;             // their ids are given again
   std::uint64_t leases = 0, releases = 0;
   std::condition_variable_any released;
   std::deque<Move> decided;  // not issued yet, in decision order
@@ -167,6 +138,8 @@ void ChunkManager::Impl::demand_unused(ChunkId chunk, const char* what) const {
   const auto& of = holders[index(chunk)];
   if (of.writer || of.readers > 0)
     throw std::logic_error(fmt::format("ChunkManager: {} is {} while leased", describe(chunk), what));
+  if (kept && kept->has(chunk))
+    throw std::logic_error(fmt::format("ChunkManager: {} is {}, but it has a name and lasts", describe(chunk), what));
 }
 
 // Throws at once if no release could ever make the request fit.
@@ -361,6 +334,29 @@ std::uint64_t checked_size(std::uint64_t bytes) {
 
 }  // namespace
 
+ChunkId ChunkManager::add(const std::string& name, std::uint64_t bytes) {
+  const auto size = checked_size(bytes);
+  if (!impl_->kept)
+    throw Error("a chunk with a name needs a store that lasts\n  give OffloadOptions::store, or leave out the name",
+                ErrorKind::refused);
+  const std::lock_guard lock(impl_->mutex);
+  const auto chunk = impl_->kept->add({.chunk = {},
+                                       .kind = ChunkKind::parameter,
+                                       .dtype = "bytes",
+                                       .bytes = size,
+                                       .ranges = {{.tensor = name, .first_element = 0, .elements = bytes}},
+                                       .label = name});
+  impl_->holders.resize(impl_->residency.chunks());
+  impl_->holders[index(chunk)].label = name;
+  return chunk;
+}
+
+bool ChunkManager::has_content(ChunkId chunk) const {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->demand_known(chunk);
+  return impl_->residency.has_content(chunk);
+}
+
 ChunkId ChunkManager::add(std::uint64_t bytes, const std::string& label) {
   const auto size = checked_size(bytes);
   const std::lock_guard lock(impl_->mutex);
@@ -483,6 +479,38 @@ void ChunkManager::flush() {
   }
   impl_->issue_decided();
   impl_->tiers.lanes().wait(written);
+}
+
+// `issue_mutex` is held all the time, so nothing that another thread decides is written before the commit has been made.
+void ChunkManager::commit(std::uint64_t step, const std::string& payload) {
+  if (!impl_->kept) throw Error("commit needs a store that lasts\n  give OffloadOptions::store", ErrorKind::refused);
+  const std::lock_guard issuing(impl_->issue_mutex);
+  std::deque<Move> moves;
+  Clock written;
+  std::exception_ptr refusal;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    for (const auto chunk : impl_->kept->added())
+      if (impl_->holders[index(chunk)].writer)
+        throw std::logic_error(fmt::format("ChunkManager: commit while chunk {} is leased for writing", index(chunk)));
+    std::vector<Move> flushes;
+    try {
+      impl_->kept->flush(flushes);
+    } catch (const memory::DoesNotFit&) {  // leases hold the host; what was decided before is carried out
+      refusal = std::current_exception();
+    }
+    moves.swap(impl_->decided);
+    moves.insert(moves.end(), flushes.begin(), flushes.end());
+    written[Lane::write] = impl_->residency.issued()[Lane::write];
+  }
+  for (const auto& move : moves) impl_->tiers.mover().issue(move);
+  if (refusal) std::rethrow_exception(refusal);
+  impl_->tiers.lanes().wait(written);
+  impl_->kept->commit(step, payload);
+}
+
+std::optional<Commit> ChunkManager::last_commit() const {
+  return impl_->kept ? impl_->tiers.store()->last_commit() : std::nullopt;
 }
 
 memory::Traffic ChunkManager::traffic() const { return impl_->tiers.mover().moved(); }

@@ -6,6 +6,9 @@
 //   manager.prefetch(c, Tier::device);
 //   { Lease lease = manager.acquire(c, Tier::device, Access::read); use(lease.bytes(0)); }
 //
+// With OffloadOptions::store the disk tier lasts: chunks with a name are committed together, all or nothing, and a later
+// process finds them again, as of the last commit.
+//
 // On a GPU, a stream waits instead of the caller, and the lease ends when the work of the stream has ended:
 //
 //   { Lease lease = manager.acquire(c, Tier::device, Access::update, {.stream = &stream}); launch(stream, lease.bytes()); }
@@ -25,8 +28,10 @@
 //          overwritten may have lost their content. try_acquire() returns all of them.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,6 +44,8 @@
 #include <terrace/memory/chunk.h>
 #include <terrace/memory/residency.h>
 #include <terrace/offload/io/io_choice.h>
+#include <terrace/offload/io/io_engine.h>
+#include <terrace/offload/store/chunk_store.h>
 
 namespace terrace {
 
@@ -91,12 +98,20 @@ struct OffloadOptions {
   std::uint64_t device_bytes = 0, host_bytes = 0;
   std::vector<std::filesystem::path> nvme_paths = {};  // none: no disk tier
   std::uint64_t nvme_bytes = 0;
+  // A disk tier that lasts: the folder of its store, or a name in each of nvme_paths. If the folder has a commit, the manager
+  // continues from it, else it begins anew. A chunk with a name then takes twice its bytes of nvme_bytes. Empty: the disk tier
+  // is a temporary file.
+  std::filesystem::path store = {};
   // The device whose memory is the device tier, for example make_cuda_device(), or your own; borrowed. Null: the manager makes
   // a CPU device with `threads` threads (0: all cores).
   Device* device = nullptr;
   int threads = 0;
   // Which engine reads and writes the disk tier. Its log gets all warnings, also those of the manager's own device.
   IoChoice io = {};
+  std::chrono::nanoseconds io_deadline = io::kIoDeadline;  // for every call on the disk tier's files; 0: none
+  // Tests inject faults here. Null: the kernel's.
+  std::shared_ptr<io::FileOps> file_ops = {};
+  std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
   // The caller's memory on `device` as the device tier, instead of an allocation; borrowed. Of it device_bytes (0: all).
   std::span<std::byte> device_memory = {};
   // How many coming requests are prefetched once the order of a loop is known. Each takes the room of chunks that could stay.
@@ -108,9 +123,12 @@ class ChunkManager {
   explicit ChunkManager(const OffloadOptions& options);
   ~ChunkManager();
   ChunkId add(std::uint64_t bytes, const std::string& label = {});  // errors have the label
-  void remove(ChunkId chunk);                                       // a later add() of this size may return the same id
-  void resize(ChunkId chunk, std::uint64_t bytes);                  // drops the content; waits for moves from and to the disk
-  void prefetch(ChunkId chunk, Tier tier);                          // a hint; never blocks
+  // A chunk that lasts. If the last commit has one of this name, with the same size, it has that content; else it has none.
+  ChunkId add(const std::string& name, std::uint64_t bytes);
+  [[nodiscard]] bool has_content(ChunkId chunk) const;
+  void remove(ChunkId chunk);                       // a later add() of this size may return the same id
+  void resize(ChunkId chunk, std::uint64_t bytes);  // drops the content; waits for moves from and to the disk
+  void prefetch(ChunkId chunk, Tier tier);          // a hint; never blocks
   Lease acquire(ChunkId chunk, Tier tier, Access access, const AcquireOptions& options = {});
   Lease acquire(std::span<const Use> uses, Tier tier, const AcquireOptions& options = {});
   Acquired try_acquire(std::span<const Use> uses, Tier tier, const AcquireOptions& options = {}) noexcept;
@@ -120,6 +138,11 @@ class ChunkManager {
   void begin_pass(const std::string& loop = {});
   void end_pass();
   void flush();  // returns when all content is valid on disk (needs a disk tier)
+  // Makes the content of all chunks with a name durable, all or nothing, together with `payload`: a little text of the caller's
+  // own, such as JSON with the data position. No chunk with a name may be leased for writing meanwhile (std::logic_error); the
+  // moves of other threads wait until it returns. After a failed commit nothing more can be written: open the store again.
+  void commit(std::uint64_t step, const std::string& payload);
+  [[nodiscard]] std::optional<Commit> last_commit() const;  // none: a new store, or no store
   [[nodiscard]] memory::Traffic traffic() const;
   [[nodiscard]] PerTier<std::uint64_t> peak_bytes() const;
 
