@@ -2,7 +2,7 @@
 # find_package(terrace). Components: `program`, `library`, `mpi` and `cuda` (the modules).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
-install(TARGETS terrace terrace_device terrace_math terrace_core terrace_memory terrace_offload terrace_optimizers ${TERRACE_PARALLEL_LIBRARIES} terrace_parallel
+install(TARGETS terrace terrace_device terrace_math terrace_core terrace_memory terrace_offload terrace_optimizers terrace_optimizer_state ${TERRACE_PARALLEL_LIBRARIES} terrace_parallel
   terrace_testing_disk terrace_testing_ranks terrace_testing
   EXPORT terraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
 # Its own file of targets, because it links with libraries that a program without a language model does not need.

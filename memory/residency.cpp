@@ -64,6 +64,14 @@ ChunkId Residency::add_run(std::uint32_t count, std::uint64_t bytes, ChunkKind k
   return first;
 }
 
+void Residency::resize(ChunkId chunk, std::uint64_t bytes) {
+  auto& run = runs_[index(at(chunk).run)];
+  const bool placed = std::ranges::any_of(kAllTiers, [&](Tier t) { return copy(chunk, t).placed; });
+  if (run.count != 1 || at(chunk).content || placed) broken(chunk, "is resized, but has content, a place or neighbours");
+  if (bytes == 0 || bytes % kPageBytes != 0) broken(chunk, "is resized, but not to whole pages");
+  run.bytes = bytes;
+}
+
 void Residency::adopt_on_disk(ChunkId chunk) {
   if (at(chunk).content || at(chunk).writing) broken(chunk, "is adopted from disk but has content already");
   reserve_on_disk(chunk);
@@ -71,6 +79,14 @@ void Residency::adopt_on_disk(ChunkId chunk) {
   set_valid(chunk, Tier::disk, true);
   auto& here = clocks(chunk, Tier::disk);
   table_.set(here.ready, table_.of(here.busy));
+}
+
+void Residency::adopt_on_disk(ChunkId chunk, std::uint64_t place_offset) {
+  if (copy(chunk, Tier::disk).placed) broken(chunk, "is adopted from disk but has a place there already");
+  const auto reserved = space_[Tier::disk].reserve_at({place_offset, place_bytes(chunk, Tier::disk)});
+  if (!reserved) broken(chunk, "is adopted from a place on disk that is not free");
+  place(chunk, Tier::disk, *reserved);
+  adopt_on_disk(chunk);
 }
 
 void Residency::reserve_on_disk(ChunkId chunk) { reserve_disk_place(chunk); }

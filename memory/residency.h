@@ -53,8 +53,12 @@ class Residency {
   // chunk keeps one place from its first write until drop().
   ChunkId add_run(std::uint32_t count, std::uint64_t bytes, ChunkKind kind, End end);
   ChunkId add(std::uint64_t bytes, ChunkKind kind, End end) { return add_run(1, bytes, kind, end); }
+  // Another size for a chunk that is alone in its run, and has neither content nor a place.
+  void resize(ChunkId chunk, std::uint64_t bytes);
   // For resume: reserves the chunk's place on disk and marks its content as valid there.
   void adopt_on_disk(ChunkId chunk);
+  // The same for a chunk whose place begins at this offset of the disk, which must be free.
+  void adopt_on_disk(ChunkId chunk, std::uint64_t place_offset);
   // Reserves a disk place for the chunk now, so that a commit can never run out of space in the middle.
   void reserve_on_disk(ChunkId chunk);
 

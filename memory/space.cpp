@@ -31,6 +31,19 @@ std::optional<std::uint64_t> Holes::take(std::uint64_t bytes, End end) {
   return offset;
 }
 
+bool Holes::take_at(Range range) {
+  const auto behind = std::ranges::upper_bound(ranges_, range.offset, {}, &Range::offset);
+  if (behind == ranges_.begin()) return false;
+  const auto hole = std::prev(behind);
+  const auto before = range.offset - hole->offset;
+  if (before > hole->bytes || range.bytes > hole->bytes - before) return false;
+  const Range rest{range.offset + range.bytes, hole->bytes - before - range.bytes};
+  hole->bytes = before;
+  const auto next = before == 0 ? ranges_.erase(hole) : std::next(hole);
+  if (rest.bytes > 0) ranges_.insert(next, rest);
+  return true;
+}
+
 std::uint64_t Holes::give(Range range) {
   const auto next = std::ranges::lower_bound(ranges_, range.offset, {}, &Range::offset);
   const auto end_of = [](const Range& r) { return r.offset + r.bytes; };
@@ -70,13 +83,23 @@ std::optional<Space::Reserved> Space::reserve(std::uint64_t bytes, End end) {
   if (bytes == 0) throw std::logic_error("space: 0 bytes cannot be reserved");
   const auto offset = holes_.take(bytes, capacity_bytes_ == kUnlimited ? End::low : end);
   if (!offset) return std::nullopt;
-  const auto first = *offset, last = *offset + bytes;
-  reserved_bytes_ += bytes;
+  return taken({*offset, bytes});
+}
+
+std::optional<Space::Reserved> Space::reserve_at(Range range) {
+  if (range.bytes == 0) throw std::logic_error("space: 0 bytes cannot be reserved");
+  if (!holes_.take_at(range)) return std::nullopt;
+  return taken(range);
+}
+
+Space::Reserved Space::taken(Range range) {
+  const auto first = range.offset, last = range.offset + range.bytes;
+  reserved_bytes_ += range.bytes;
   peak_bytes_ = std::max(peak_bytes_, reserved_bytes_);
   extent_bytes_ = std::max(extent_bytes_, last);
 
   // The new occupant inherits the clocks of the bytes that it covers; the parts outside on either side stay recorded.
-  Reserved reserved{{first, bytes}, {}};
+  Reserved reserved{range, {}};
   auto it = touched_.upper_bound(first);
   if (it != touched_.begin() && std::prev(it)->second.first > first) --it;
   while (it != touched_.end() && it->first < last) {

@@ -29,6 +29,7 @@ class Holes {
   explicit Holes(std::uint64_t capacity_bytes);
   // First fit, searching from `end`: takes the lowest bytes of the hole for End::low, the highest ones for End::high.
   std::optional<std::uint64_t> take(std::uint64_t bytes, End end);
+  bool take_at(Range range);  // false if a part of it is not free
   // Returns the bytes of the hole that the range is now part of. std::logic_error if a part of it is free already.
   std::uint64_t give(Range range);
   [[nodiscard]] bool has(std::uint64_t bytes) const;  // whether some hole is at least this large
@@ -48,6 +49,7 @@ class Space {
     Clock after;  // do not touch the range before this
   };
   std::optional<Reserved> reserve(std::uint64_t bytes, End end);
+  std::optional<Reserved> reserve_at(Range range);  // nullopt if a part of it is not free
   // The range may be a part of what was reserved: the chunks of a run are freed one by one, each with its own clock.
   void free(Range range, const Clock& last_use);
 
@@ -60,6 +62,8 @@ class Space {
   void check() const;  // throws std::logic_error when an invariant is broken
 
  private:
+  Reserved taken(Range range);  // `range` has just left the holes
+
   std::uint64_t capacity_bytes_;
   std::uint64_t reserved_bytes_ = 0, peak_bytes_ = 0, extent_bytes_ = 0;
   Holes holes_;

@@ -4,6 +4,7 @@
 #   tests/long.sh [--preset NAME] [--seed N] [PART...]      without a PART: all of them
 #
 #   residency   40 million random operations on the residency state machine, check() after each, LRU and Belady (2 min)
+#   leases      10,000 random programs of leases on streams and threads, with loops whose order changes, and 2,000 on a fake GPU (10 min)
 #   bitwise     language models under settings that cover every combination of three (about 180 runs) give the same bits and move
 #               what was planned (5 min)
 #   rows        runs under the settings of 10 other covering arrays give the bits of one rank (10 min)
@@ -33,16 +34,16 @@ while [ $# -gt 0 ]; do
   case $1 in
     --preset) preset=$2; shift ;;
     --seed) seed=$2; shift ;;
-    -h | --help) sed -n '2,26p' "$0"; exit 0 ;;
-    residency | bitwise | rows | resume | powerloss | kills | flips | runs | cases | meshes | memory | soak | fuzz | templates | draws | budgets) parts+=("$1") ;;
+    -h | --help) sed -n '2,27p' "$0"; exit 0 ;;
+    residency | leases | bitwise | rows | resume | powerloss | kills | flips | runs | cases | meshes | memory | soak | fuzz | templates | draws | budgets) parts+=("$1") ;;
     *) echo "tests/long.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(residency bitwise rows resume powerloss kills flips runs cases meshes memory soak fuzz templates draws budgets)
+[ ${#parts[@]} -gt 0 ] || parts=(residency leases bitwise rows resume powerloss kills flips runs cases meshes memory soak fuzz templates draws budgets)
 
 [ -f "build/$preset/build.ninja" ] || timed 'configure' cmake --preset "$preset"
-timed 'build' cmake --build --preset "$preset" --target memory_test one_rank_bits_test train_bitwise_test train_resume_test train_budget_test \
+timed 'build' cmake --build --preset "$preset" --target memory_test chunk_manager_test one_rank_bits_test train_bitwise_test train_resume_test train_budget_test \
   parallel_crash_test parallel_fault_test terrace_program_test terrace_runs_test terrace_meshes_test terrace_failing_memory_test hostile_templates_test math_test lm_layers_test bench_test
 
 export TERRACE_LONG_TESTS=1
@@ -52,6 +53,9 @@ for part in "${parts[@]}"; do
     residency)
       say "seed $seed"
       TERRACE_FUZZ_OPS=40000000 TERRACE_FUZZ_SEED=$seed timed residency "$tests/memory/memory_test" --gtest_filter='ResidencyFuzz.*' ;;
+    leases)
+      say "seed $seed"
+      (cd "$tests/offload" && TERRACE_LEASE_PROGRAMS=10000 TERRACE_TEST_SEED=$seed timed leases ./chunk_manager_test --gtest_filter='LeasePrograms.*') ;;
     bitwise) (cd "$tests/train" && timed bitwise ./train_bitwise_test) ;;
     rows)
       say "seeds from $seed"

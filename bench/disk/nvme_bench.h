@@ -13,5 +13,6 @@ namespace terrace::bench {
 std::unique_ptr<Bench> make_nvme_bench();
 std::unique_ptr<Bench> make_chunks_bench();  // the whole path of a chunk, compared with the engine alone
 std::unique_ptr<Bench> make_stream_bench();  // updates of state on the disk
+std::unique_ptr<Bench> make_states_bench();  // an OptimizerState whose states are on the disk
 
 }  // namespace terrace::bench

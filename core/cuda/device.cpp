@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <terrace/core/cuda/adopted/adopted_stream.h>
 #include <terrace/core/cuda/cuda_error.h>
 #include <terrace/core/cuda/memory.h>
 #include <terrace/core/cuda/stream.h>
@@ -32,6 +33,9 @@ class CudaDevice final : public Device {
   std::string name() const override { return name_; }
   std::unique_ptr<Stream> make_stream(std::string name) override {
     return std::make_unique<CudaStream>(*this, runtime_, index_, name, pieces_);
+  }
+  std::unique_ptr<Stream> adopt_stream(void* native, std::string name) override {
+    return std::make_unique<AdoptedStream>(*this, runtime_, index_, name, static_cast<CudaStreamHandle>(native));
   }
   MemoryResource& memory() override { return *limited_; }
   std::shared_ptr<MemoryResource> host_memory() override { return host_memory_; }

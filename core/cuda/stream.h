@@ -30,6 +30,7 @@
 #include <vector>
 
 #include <terrace/core/cuda/event_pool.h>
+#include <terrace/core/cuda/issued_event.h>
 #include <terrace/core/cuda/pieces.h>
 #include <terrace/core/cuda/profiler.h>
 #include <terrace/core/cuda/runtime.h>
@@ -98,14 +99,6 @@ class CudaStream final : public Stream, public device::RangedStream, public devi
   struct Follow {
     std::shared_ptr<device::IssuedPoints> points;
     std::uint64_t point;
-  };
-  // An event that other streams may wait for. It keeps alive what its release needs, as they may be the last to use it.
-  struct IssuedEvent final : device::Issued {
-    IssuedEvent(std::shared_ptr<CudaRuntime> of, std::shared_ptr<CudaEventPool> from)
-        : runtime(std::move(of)), pool(std::move(from)), event(pool->take()) {}
-    std::shared_ptr<CudaRuntime> runtime;
-    std::shared_ptr<CudaEventPool> pool;
-    CudaEventPool::Lease event;
   };
   struct Mark {  // a function to call, or a point of the timeline
     Told told;

@@ -1,5 +1,5 @@
 // A device makes streams and memory; a stream is a FIFO of work that never blocks the caller. A device that also computes has
-// math (core/math/math.h); moving chunks needs none.
+// math (core/math/math.h); moving chunks needs none, so a device of your own needs the five pure virtual functions only.
 //
 // Owner:   main owns devices; a stream belongs to its maker and must not outlive its device.
 // Threads: one thread submits to a stream at a time. A CPU stream is a real thread, so a missing wait between two
@@ -44,6 +44,11 @@ class Device {
   virtual ~Device() = default;
   [[nodiscard]] virtual std::string name() const = 0;  // "cpu", "cuda:0"
   virtual std::unique_ptr<Stream> make_stream(std::string name) = 0;
+  // Wraps a stream that the caller has made with the device's own library, a cudaStream_t, and submits work to itself. The
+  // result covers that work, too: record() and then() mean all of it. Its calls use the caller's thread and set that thread's
+  // device; wait() and submit() block it. The caller destroys the result first, then its stream. ErrorKind::refused if the
+  // device has no such streams.
+  virtual std::unique_ptr<Stream> adopt_stream(void* native, std::string name);
   [[nodiscard]] virtual MemoryResource& memory() = 0;  // the device's own arena memory
   // Host memory that is transferred at the full speed of the device's link; the device's kernels can also access it directly.
   // Shared, because a disk may still be writing into this memory after a failed run has destroyed its device.

@@ -51,6 +51,11 @@ class Event {
     if (timeline_) timeline_->wait(point_);
   }
   [[nodiscard]] bool done() const { return !timeline_ || timeline_->reached(point_); }
+  // Timeline::on_reach() of this point.
+  void on_done(std::function<void()> then) const {
+    if (!timeline_) return then();
+    timeline_->on_reach(point_, std::move(then));
+  }
 
  private:
   std::shared_ptr<const Timeline> timeline_;

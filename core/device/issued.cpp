@@ -18,11 +18,23 @@ std::shared_ptr<const Issued> IssuedPoints::wait(std::uint64_t point) {
   std::shared_ptr<const Issued> place;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
-    // The work of a later point includes that of this one.
-    for (auto at = places_.lower_bound(point); at != places_.end() && !place; ++at) place = at->second.lock();
+    place = place_of(point);
     return place || over_ >= point;
   });
   return place;
+}
+
+bool IssuedPoints::wait_until_issued(std::uint64_t point, const std::stop_token& stop) {
+  timeline_->on_reach(point, [self = shared_from_this(), point] { self->reach(point); });
+  std::unique_lock lock(mutex_);
+  return changed_.wait(lock, stop, [&] { return over_ >= point || place_of(point); });
+}
+
+// The work of a later point includes that of this one.
+std::shared_ptr<const Issued> IssuedPoints::place_of(std::uint64_t point) const {
+  for (auto at = places_.lower_bound(point); at != places_.end(); ++at)
+    if (auto place = at->second.lock()) return place;
+  return nullptr;
 }
 
 void IssuedPoints::reach(std::uint64_t point) {

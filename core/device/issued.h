@@ -1,13 +1,12 @@
 // How a stream of a device waits for another stream of it without a waiting thread: as soon as the work before a point has been
 // issued, the device itself keeps the order.
 //
-//   producer   announce(points, n)   after the work of point n has been submitted; the timeline still advances when it has
-//   ended consumer   follow(points, n)     instead of Stream::wait()
+//   producer   announce(points, n)   after the work of point n has been submitted; at its end the timeline advances as always
+//   consumer   follow(points, n)     instead of Stream::wait()
 //
 // Owner:   IssuedPoints is shared by the lane and its streams. Threads: any; streams as Stream.
 // Errors:  if the timeline fails before the point, what the consumer submits later fails with the same error: host work does
-// not
-//          run, and events that it records rethrow it.
+//          not run, and events that it records rethrow it.
 #pragma once
 
 #include <condition_variable>
@@ -15,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 
 #include <terrace/core/device/event.h>
 
@@ -34,14 +34,17 @@ class IssuedPoints : public std::enable_shared_from_this<IssuedPoints> {
   // Blocks until the work of the point has been issued. Null if there is nothing to wait for on the device: the point has been
   // reached without being announced, or the timeline has failed.
   [[nodiscard]] std::shared_ptr<const Issued> wait(std::uint64_t point);
+  // Blocks until wait() would not block. False: `stop` was requested before that.
+  bool wait_until_issued(std::uint64_t point, const std::stop_token& stop);
   [[nodiscard]] Event event(std::uint64_t point) const { return {timeline_, point}; }
 
  private:
   void reach(std::uint64_t point);
+  std::shared_ptr<const Issued> place_of(std::uint64_t point) const;  // under the mutex
 
   const std::shared_ptr<const Timeline> timeline_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   std::map<std::uint64_t, std::weak_ptr<const Issued>> places_;
   std::uint64_t over_ = 0;  // points up to this one need no wait
 };
@@ -52,6 +55,8 @@ class IssuingStream {
   virtual ~IssuingStream() = default;
   virtual void announce(std::shared_ptr<IssuedPoints> points, std::uint64_t point) = 0;
   virtual void follow(std::shared_ptr<IssuedPoints> points, std::uint64_t point) = 0;
+  // True if follow() itself blocks its caller until the point has been issued: the stream has no thread that issues its work.
+  [[nodiscard]] virtual bool blocks_its_caller() const { return false; }
 };
 
 }  // namespace terrace::device

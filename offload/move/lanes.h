@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <stop_token>
 
 #include <terrace/core/device/device.h>
 #include <terrace/core/device/event.h>
@@ -25,6 +26,7 @@ class Lanes {
     }
   }
   [[nodiscard]] Timeline& of(Lane lane) const { return *timelines_[index(lane)]; }
+  [[nodiscard]] const std::shared_ptr<Timeline>& timeline(Lane lane) const { return timelines_[index(lane)]; }
   [[nodiscard]] Event event(Lane lane, std::uint64_t sequence) const { return {timelines_[index(lane)], sequence}; }
   // Checks every lane, so that a failed lane is reported even if others have not arrived.
   [[nodiscard]] bool reached(const Clock& clock) const {
@@ -45,6 +47,13 @@ class Lanes {
       if (i == index(own) || clock.at[i] == 0) continue;
       issuing ? issuing->follow(issued_[i], clock.at[i]) : stream.wait(Event(timelines_[i], clock.at[i]));
     }
+  }
+  // Blocks until the operations of the clock have been issued, for a stream whose waits would block its caller until then.
+  // False: `stop` was requested before that.
+  bool wait_until_issued(Lane own, const Clock& clock, const std::stop_token& stop) const {
+    for (std::size_t i = 0; i < kLanes; ++i)
+      if (i != index(own) && clock.at[i] != 0 && !issued_[i]->wait_until_issued(clock.at[i], stop)) return false;
+    return true;
   }
   // The stream has been given the whole work of this operation, which end() will end.
   void announce(Stream& stream, Lane lane, std::uint64_t sequence) const {

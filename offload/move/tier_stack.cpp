@@ -4,9 +4,13 @@
 
 namespace terrace::offload {
 
-TierStack::TierStack(Device& device, std::uint64_t device_bytes, std::uint64_t host_bytes) : device_(device) {
+TierStack::TierStack(Device& device, std::uint64_t device_bytes, std::uint64_t host_bytes, std::span<std::byte> device_memory)
+    : device_(device), device_memory_(device_memory) {
   disk_->host_memory = device.host_memory();
-  if (device_bytes != 0) device_bytes_ = device.memory().allocate(device_bytes);
+  if (device_bytes != 0 && device_memory.empty()) {
+    device_bytes_ = device.memory().allocate(device_bytes);
+    device_memory_ = {device_bytes_.data(), device_bytes_.bytes()};
+  }
   if (host_bytes != 0) disk_->host_bytes = disk_->host_memory->allocate(host_bytes);
 }
 
@@ -21,7 +25,7 @@ void TierStack::start(std::unique_ptr<ChunkStore> store, const Start& how) {
     disk_->engine = how.make_io(io);
   }
   mover_.emplace(Mover::Parts{.device = &device_,
-                              .device_base = device_bytes_.data(),
+                              .device_base = device_memory_.data(),
                               .host_base = host.data(),
                               .store = disk_->store.get(),
                               .engine = disk_->engine.get(),

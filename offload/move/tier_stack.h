@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include <terrace/core/base/trace.h>
 #include <terrace/core/device/device.h>
@@ -25,8 +26,9 @@ namespace terrace::offload {
 
 class TierStack {
  public:
-  // Allocates the device tier and the host tier; one of 0 bytes has no memory.
-  TierStack(Device& device, std::uint64_t device_bytes, std::uint64_t host_bytes);
+  // Allocates the device tier and the host tier; one of 0 bytes has no memory. `device_memory`: the caller's, in place of an
+  // allocation, if it is not empty.
+  TierStack(Device& device, std::uint64_t device_bytes, std::uint64_t host_bytes, std::span<std::byte> device_memory = {});
 
   struct Start {
     Trace* trace = nullptr;  // borrowed, may be null
@@ -37,7 +39,7 @@ class TierStack {
   // Called once, before the first move. `store` is the disk tier; null: there is none.
   void start(std::unique_ptr<ChunkStore> store, const Start& how);
 
-  [[nodiscard]] std::byte* device_base() const { return device_bytes_.data(); }
+  [[nodiscard]] std::byte* device_base() const { return device_memory_.data(); }
   [[nodiscard]] std::byte* host_base() const { return disk_->host_bytes.data(); }
   [[nodiscard]] ChunkStore* store() const { return disk_->store.get(); }
   [[nodiscard]] Mover& mover() { return *mover_; }
@@ -54,7 +56,8 @@ class TierStack {
   };
   Device& device_;
   const std::shared_ptr<Disk> disk_ = std::make_shared<Disk>();
-  Slab device_bytes_;
+  Slab device_bytes_;  // empty if the memory is the caller's
+  std::span<std::byte> device_memory_;
   const Lanes lanes_;
   std::optional<Mover> mover_;
 };

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <terrace/memory/learned_policy.h>
 #include <terrace/memory/residency.h>
 #include <terrace/tests/support/environment.h>
 
@@ -21,10 +22,12 @@ std::uint64_t operations() { return test::number_from_environment("TERRACE_FUZZ_
 // TERRACE_FUZZ_SEED selects other random runs than the default ones.
 std::uint64_t first_seed() { return test::number_from_environment("TERRACE_FUZZ_SEED", 1); }
 
+enum class Policy : std::uint8_t { lru, belady, learned };
+
 // One random run of a residency, with a model of each chunk's content and a machine that executes its moves.
 class Life {
  public:
-  Life(std::uint64_t seed, bool belady) : random_(seed), machine_(seed ^ 0x9e3779b97f4a7c15ULL) {
+  Life(std::uint64_t seed, Policy kind) : random_(seed), machine_(seed ^ 0x9e3779b97f4a7c15ULL) {
     const std::uint32_t runs = 3 + pick(8);
     std::uint32_t chunks = 0;
     struct Shape {
@@ -43,7 +46,7 @@ class Life {
     budget_.host = one_in(4) ? kUnlimited : one_in(12) ? 0 : (3 + pick(30)) * kPageBytes;
     budget_.disk = one_in(2) ? kUnlimited : one_in(3) ? 0 : pick(80) * kPageBytes;
 
-    if (belady) {
+    if (kind == Policy::belady) {
       auto policy = std::make_unique<memory::Belady>();
       std::vector<memory::Belady::UseAt> uses;
       for (std::uint64_t p = 0; p < kProgramLength; ++p) {
@@ -53,6 +56,11 @@ class Life {
       }
       policy->set_program(uses, kProgramLength);
       belady_ = policy.get();
+      policy_ = std::move(policy);
+    } else if (kind == Policy::learned) {
+      auto policy = std::make_unique<memory::LearnedPolicy>();
+      learned_ = policy.get();
+      learned_->begin_pass("");
       policy_ = std::move(policy);
     } else {
       policy_ = std::make_unique<memory::Lru>();
@@ -71,6 +79,10 @@ class Life {
   void act() {
     if (belady_) belady_->set_position(position_ = (position_ + pick(2)) % kProgramLength);
     moves_.clear();
+    if (learned_ && one_in(40)) {
+      learned_->end_pass();
+      learned_->begin_pass(one_in(3) ? "other" : "");
+    }
     switch (pick(16)) {
       case 0:
       case 1:
@@ -164,6 +176,7 @@ class Life {
     const Tier tier = one_in(3) ? Tier::host : Tier::device;
     const bool must = leases_.empty() && legal(uses, tier);
     try {
+      if (learned_) learned_->requested(uses, tier);
       auto granted = residency_->acquire(uses, tier, pace(), moves_);
       demand(granted.offsets.size() == uses.size(), "an offset a use");
       carry_out();
@@ -224,6 +237,9 @@ class Life {
   }
 
   void prefetch() {
+    if (learned_ && one_in(2))
+      return learned_->prefetch_coming(
+          *residency_, pick(5), [this](ChunkId c) { return leased(c, true); }, moves_);
     const ChunkId c = any();
     const Tier tier = one_in(3) ? Tier::host : Tier::device;
     if (!residency_->has_content(c)) return place_ahead(c, tier);
@@ -300,6 +316,7 @@ class Life {
   Budget budget_;
   std::unique_ptr<memory::EvictionPolicy> policy_;
   memory::Belady* belady_ = nullptr;
+  memory::LearnedPolicy* learned_ = nullptr;
   std::unique_ptr<memory::Residency> residency_;
   std::vector<std::pair<ChunkId, std::uint32_t>> run_of_;
   std::vector<std::uint64_t> version_;
@@ -309,14 +326,14 @@ class Life {
   memory::Traffic traffic_;
 };
 
-void live(bool belady, std::uint64_t first) {
-  const auto lives = std::max<std::uint64_t>(operations() / 2 / kOperationsPerSeed, 1);
+void live(Policy policy, std::uint64_t first) {
+  const auto lives = std::max<std::uint64_t>(operations() / 3 / kOperationsPerSeed, 1);
   fmt::print("{} operations, seeds {} to {}\n", lives * kOperationsPerSeed, first, first + lives - 1);
   for (std::uint64_t seed = first; seed < first + lives; ++seed) {
-    SCOPED_TRACE(fmt::format("seed {}, policy {}", seed, belady ? "belady" : "lru"));
+    SCOPED_TRACE(fmt::format("seed {}", seed));
     std::uint64_t operation = 0;
     try {
-      Life life(seed, belady);
+      Life life(seed, policy);
       for (; operation < kOperationsPerSeed; ++operation) life.act();
       life.end();
     } catch (const std::exception& e) {
@@ -325,8 +342,9 @@ void live(bool belady, std::uint64_t first) {
   }
 }
 
-TEST(ResidencyFuzz, EveryReadSeesTheLastWriteUnderLru) { live(false, first_seed()); }
-TEST(ResidencyFuzz, EveryReadSeesTheLastWriteUnderBelady) { live(true, 1'000'000 + first_seed()); }
+TEST(ResidencyFuzz, EveryReadSeesTheLastWriteUnderLru) { live(Policy::lru, first_seed()); }
+TEST(ResidencyFuzz, EveryReadSeesTheLastWriteUnderBelady) { live(Policy::belady, 1'000'000 + first_seed()); }
+TEST(ResidencyFuzz, EveryReadSeesTheLastWriteUnderALearnedOrder) { live(Policy::learned, 2'000'000 + first_seed()); }
 
 }  // namespace
 }  // namespace terrace

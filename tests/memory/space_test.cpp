@@ -71,13 +71,15 @@ TEST(SpaceFuzz, AgreesWithOneEntryPerByte) {
       if (random() % 2 == 0) {
         const std::uint64_t bytes = 1 + random() % 16;
         const memory::End end = random() % 2 == 0 ? memory::End::low : memory::End::high;
-        // The oracle's place: the first, or the last, free run of bytes that is long enough.
-        std::optional<std::uint64_t> place;
+        // The oracle's place: the first, or the last, free run of bytes that is long enough; or the wanted one, if it is free.
+        std::optional<std::uint64_t> place, wanted;
+        if (random() % 3 == 0) wanted = random() % (capacity + 4);
         for (std::uint64_t o = 0; o + bytes <= capacity; ++o) {
+          if (o != wanted.value_or(o)) continue;
           const bool free = std::none_of(reserved.begin() + o, reserved.begin() + o + bytes, [](bool r) { return r; });
           if (free && (end == memory::End::high || !place)) place = o;
         }
-        const auto got = space.reserve(bytes, end);
+        const auto got = wanted ? space.reserve_at({*wanted, bytes}) : space.reserve(bytes, end);
         ASSERT_EQ(got.has_value(), place.has_value());
         if (!got) continue;
         ASSERT_EQ(got->range, (memory::Range{*place, bytes}));

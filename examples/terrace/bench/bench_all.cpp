@@ -60,13 +60,14 @@ class AllBench final : public bench::Bench {
                                                             {"nvme block-size", kMiB},
                                                             {"ram size", kMiB},
                                                             {"pcie size", kMiB},
-                                                            {"pcie disk-size", 8 * kMiB}};
+                                                            {"pcie disk-size", 8 * kMiB},
+                                                            {"states host-memory", 32 * kMiB},
+                                                            {"states chunk-size", 4 * kMiB}};
     static const std::map<std::string, std::int64_t> numbers{
-        {"compute n", 128},     {"optimizer params", 100'000}, {"stream params", 4'000'000},
-        {"pipeline ranks", 2},  {"pipeline micro-batches", 4}, {"pipeline unit-ms", 2},
-        {"bubbles unit-ms", 2}, {"bubbles disk-ms", 20},       {"overlap layers", 3},
-        {"overlap unit-ms", 2}, {"overlap link-ms", 1},        {"pieces product-ms", 6},
-        {"pieces link-ms", 4}};
+        {"compute n", 128},       {"optimizer params", 100'000}, {"stream params", 4'000'000}, {"states params", 5'000'000},
+        {"pipeline ranks", 2},    {"pipeline micro-batches", 4}, {"pipeline unit-ms", 2},      {"bubbles unit-ms", 2},
+        {"bubbles disk-ms", 20},  {"overlap layers", 3},         {"overlap unit-ms", 2},       {"overlap link-ms", 1},
+        {"pieces product-ms", 6}, {"pieces link-ms", 4}};
     for (auto& flag : one.flags()) {
       const auto key = fmt::format("{} {}", one.name(), flag.name);
       if (auto* const* const path = std::get_if<std::filesystem::path*>(&flag.target);

@@ -71,6 +71,7 @@ const std::vector<BenchEntry>& bench_table() {
       {[](const RunConfig&) { return bench::make_nvme_bench(); }, {}},
       {[](const RunConfig&) { return bench::make_chunks_bench(); }, {}},
       {[](const RunConfig&) { return bench::make_stream_bench(); }, {}},
+      {[](const RunConfig&) { return bench::make_states_bench(); }, {}},
       {[](const RunConfig&) { return bench::make_ram_bench(); }, {}},
       {[](const RunConfig&) { return bench::make_compute_bench(); }, {}},
       {[](const RunConfig&) { return bench::make_optimizer_bench(); }, {}},

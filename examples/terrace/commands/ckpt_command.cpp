@@ -15,6 +15,7 @@
 #include <terrace/examples/terrace/commands/commands.h>
 #include <terrace/examples/terrace/commands/export_command.h>
 #include <terrace/examples/terrace/config/parse_words.h>
+#include <terrace/examples/terrace/run/embedded_store.h>
 #include <terrace/examples/terrace/run/kept_commits.h>
 #include <terrace/examples/terrace/run/own_store.h>
 #include <terrace/examples/terrace/run/run_dir.h>
@@ -65,6 +66,7 @@ void inspect(const store::CommonCommit& common, bool json) {
 }
 
 // Reports all damaged chunks, missing stores and damaged files of the tokenizer, not only the first.
+// `run`: empty for the store of a program that embeds terrace.
 void verify(const Stores& stores, const std::string& missing, const std::filesystem::path& run) {
   std::vector<std::byte> buffer;
   std::uint64_t bytes = 0, chunks = 0, damaged = 0;
@@ -87,7 +89,7 @@ void verify(const Stores& stores, const std::string& missing, const std::filesys
       ++chunks;
     }
   }
-  const auto tokenizer = damaged_tokenizer(run);
+  const auto tokenizer = run.empty() ? "" : damaged_tokenizer(run);
   note(tokenizer);
   if (!found.empty())
     throw Error(
@@ -184,14 +186,15 @@ Exit run_ckpt(const CommandLine& line) {
     export_model(run, given, line.positional.at(2), line.merge ? Adapted::merged : Adapted::alone);
     return Exit::ok;
   }
-  auto all = stores_of_run(run, given);
+  const auto embedded = action == "copy" ? std::nullopt : embedded_store(run, given);
+  auto all = embedded ? std::vector{*embedded} : stores_of_run(run, given);
   const auto missing = take_missing(all);
   if (action != "verify" || all.empty()) demand_all(missing);
   for (auto& options : all) options.read_only = true;
   const auto common = store::open_at_common_commit(all);
   const auto& stores = common.stores;
   if (action == "inspect") inspect(common, line.config.run.json);
-  if (action == "verify") verify(stores, missing, run);
+  if (action == "verify") verify(stores, missing, embedded ? "" : run);
   if (action == "copy") {
     const auto& to = line.positional.at(2);
     copy(stores, all.front(), run, to);

@@ -54,6 +54,20 @@ TEST_F(BenchChunks, StreamedUpdatesStandBesideTheirLimits) {
   expect_refusal(terrace({"bench", "stream", "disk", "--chunk-size", "5MiB"}), 2, {"--chunk-size", "multiple of 4 MiB"});
 }
 
+TEST_F(BenchChunks, StepsOfAnOptimizerStandBesideTheDisk) {
+  // Three chunks more than the host holds.
+  const auto outcome = terrace({"bench", "states", "disk", "--runs", "3", "--params", "7000000", "--host-memory", "32MiB",
+                                "--chunk-size", "4MiB", "--threads", "1", "--json"});
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto results = nlohmann::json::parse(outcome.out).at("results");
+  ASSERT_EQ(1U, results.size());
+  EXPECT_EQ(2 * 2 * 3 * (4 << 20), results[0].at("bytes_moved"));
+  for (const auto* const key : {"gb_per_s", "disk_gb_per_s", "ratio"}) EXPECT_GT(results[0].at(key).get<double>(), 0) << key;
+  EXPECT_TRUE(std::filesystem::is_empty(at("disk")));
+  expect_refusal(terrace({"bench", "states", "disk", "--params", "1000"}), 2, {"--params", "fit into --host-memory"});
+  expect_refusal(terrace({"bench", "states", "disk", "--host-memory", "64MiB"}), 2, {"--host-memory", "at least 128"});
+}
+
 // Writes wait for updates, and updates for reads: a failed read must not leave them waiting.
 TEST_F(BenchChunks, AReadThatFailsEndsTheStream) {
   Child child(launch({"bench", "stream", "disk", "--runs", "10000", "--params", "7000000", "--chunk-size", "4MiB"}));

@@ -451,8 +451,8 @@ TEST_F(BenchHost, AllRunsWhatCanRun) {
     EXPECT_EQ("bench", r.begin().key());
     EXPECT_TRUE(r.contains("runs") && r.contains("spread")) << r.dump();
   }
-  std::set<std::string> wanted{"nvme",    "chunks",  "stream", "ram",       "compute", "optimizer", "pipeline",
-                               "bubbles", "overlap", "pieces", "residency", "step",    "weights"};
+  std::set<std::string> wanted{"nvme",     "chunks",  "stream",  "states", "ram",       "compute", "optimizer",
+                               "pipeline", "bubbles", "overlap", "pieces", "residency", "step",    "weights"};
   if (!find_gpus().gpus.empty() && cuda_module_trouble().empty()) wanted.insert("pcie");
   EXPECT_EQ(wanted, benches);
   EXPECT_FALSE(fs::exists(at("cache/terrace/machine.json"))) << "figures of caches are no profile";
