@@ -91,11 +91,12 @@ std::uint64_t Product::gradient_bytes(std::uint32_t tile, std::int64_t rows, boo
   return measured([&](ScratchArena& arena) { return place(tile, rows, arena, Calls::weight_grad, kept); });
 }
 
+// The codes in scratch count with the scratch.
 double Product::rounding_bytes(bool weights, double rows_of_x, double rows_of_dy, bool keeps) const {
   if (!float8_) return 0;
   const auto in = static_cast<double>(tile_.inputs()), out = static_cast<double>(tile_.outputs());
-  return float8_rounding_bytes(1) * ((weights ? in * out : 0) + rows_of_x * in) +
-         float8_rounding_bytes(keeps ? 2 : 1) * rows_of_dy * out;
+  return float8_rounding_bytes(0) * ((weights ? in * out : 0) + rows_of_x * in) +
+         float8_rounding_bytes(keeps ? 1 : 0) * rows_of_dy * out;
 }
 
 std::vector<TensorSpec> Product::kept_codes(const std::string& of, std::int64_t rows) const {
