@@ -90,7 +90,7 @@ class Product {
   // The scratch of prepare(), and of weight_grad(), which may get kept codes.
   [[nodiscard]] std::uint64_t scratch_bytes(std::uint32_t tile, std::int64_t rows, Calls calls) const;
   [[nodiscard]] std::uint64_t gradient_bytes(std::uint32_t tile, std::int64_t rows, bool kept = false) const;
-  // What rounding to 8 bits moves outside scratch for a tile: its weights, and so many rows of x and of dy. `keeps`: dy's codes.
+  // What rounding to 8 bits moves outside scratch for a tile: weights, and so many rows of x and of dy. `keeps`: dy's codes.
   [[nodiscard]] double rounding_bytes(bool weights, double rows_of_x, double rows_of_dy, bool keeps = false) const;
 
  private:
