@@ -137,7 +137,7 @@ inline const std::vector<Dimension>& dimensions() {
   using S = Settings;
   using Word = const char*;
   static const std::vector<Dimension> all{
-      reaches_bits("numbers", {"fp32 fp32", "bf16 fp32", "fp64 fp32", "fp16 fp32", "fp32 8bit", "bf16 bf16", "bf16 split", "bf16 split-8bit", "bf16 stochastic", "bf16 split fp8"}, put_numbers),
+      reaches_bits("numbers", {"fp32 fp32", "bf16 fp32", "fp64 fp32", "fp16 fp32", "fp32 8bit", "bf16 bf16", "bf16 split fp8", "bf16 split-8bit", "bf16 stochastic"}, put_numbers),
       reaches_bits("optimizer", {"adamw", "adam", "sgd", "lion", "adagrad", "lamb", "adafactor", "muon"}, [](S& s, Word v) { s.optimizer = v; }),
       reaches_bits("blocks", {1, 4, 7}, [](S& s, int v) { s.run.sizes.blocks = v; }),
       reaches_bits("width", {64, 72}, [](S& s, int v) { s.run.sizes.width = v; }),  // with 72, tensors end within pages
