@@ -32,10 +32,10 @@ struct MachineProfile {
   double memory_copy = 8e9;                                              // bytes/s, host <-> CPU-device arena, while computing
   double memory_stream = 2e10;                                           // bytes/s read + written by an update loop
   double matmul_fp32 = 1.5e11, matmul_bf16 = 2.5e11, matmul_fp64 = 2e9;  // FLOP/s, all threads
-  double matmul_float8 = 0;  // the same with operands of 8 bits, to which bf16 is rounded in this time; 0: not measured
+  double matmul_float8 = 0;  // the same with operands that are already rounded to 8 bits; 0: not measured
   // Not measured: on a GPU, what TransformerEngine reaches on an H200; a CPU widens the operands again.
   [[nodiscard]] double float8_rate() const {
-    constexpr double kOfGpu = 1.57, kOfCpu = 0.5;
+    constexpr double kOfGpu = 1.92, kOfCpu = 0.5;
     return matmul_float8 > 0 ? matmul_float8 : matmul_bf16 * (separate_device() ? kOfGpu : kOfCpu);
   }
   // The share of the computing speed that remains during a copy, or disk I/O: on a CPU device they use the same cores.

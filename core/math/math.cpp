@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include <terrace/core/math/block8.h>
 #include <terrace/core/math/float8.h>
@@ -157,16 +158,20 @@ void Math::matmul(Stream& stream, MatrixView c, MatrixView a, Transpose ta, Matr
   enqueue(stream, math::CallOf<&Math::matmul>(c, a, ta, b, tb, bias, accumulate));
 }
 
-void Math::quantise(Stream& stream, TensorView codes, TensorView scale, MatrixView x, Transpose tx) {
+void Math::quantise(Stream& stream, TensorView codes, TensorView turned, TensorView scale, MatrixView x) {
   require_compute(x.view.dtype, "quantise");
   require_stride("quantise", x);
-  require(x.view.dtype != DType::fp64 && is_float8(codes.dtype), "quantise",
-          "x must be fp32, bf16 or fp16, codes e4m3 or e5m2");
-  const auto rows = tx == Transpose::yes ? columns_of(x) : rows_of(x),
-             columns = tx == Transpose::yes ? rows_of(x) : columns_of(x);
-  require(codes.shape == Shape{rows, math::float8_columns(columns)}, "quantise", "codes must have rows of whole 128 codes");
+  const auto rows = rows_of(x), columns = columns_of(x);
+  require(!codes.empty() || !turned.empty(), "quantise", "codes, turned or both must be given");
+  for (const auto& [to, shape] : {std::pair{codes, Shape{rows, math::float8_columns(columns)}},
+                                  std::pair{turned, Shape{columns, math::float8_columns(rows)}}}) {
+    if (to.empty()) continue;
+    require(x.view.dtype != DType::fp64 && is_float8(to.dtype), "quantise", "x must be fp32, bf16 or fp16, codes e4m3 or e5m2");
+    require(to.shape == shape, "quantise", "codes must have rows of whole 128 codes");
+  }
+  require(codes.empty() || turned.empty() || codes.dtype == turned.dtype, "quantise", "codes and turned must have one dtype");
   require(scale.dtype == DType::fp32 && scale.elements() == 1, "quantise", "scale must be one fp32");
-  enqueue(stream, math::CallOf<&Math::quantise>(codes, scale, x, tx));
+  enqueue(stream, math::CallOf<&Math::quantise>(codes, turned, scale, x));
 }
 
 void Math::matmul_float8(Stream& stream, MatrixView c, TensorView a, TensorView b, TensorView a_scale, TensorView b_scale,

@@ -123,10 +123,11 @@ class Math {
   // the dtype of sums and rounded once to the dtype of c. With a bias, c must have no gaps.
   void matmul(Stream&, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias = {},
               Accumulate accumulate = Accumulate::no);
-  // The operand of a product with operands of 8 bits (float8.h): codes [R, C'] are the elements of op(x)[R, C] divided by
-  // scale [1], and C' is C rounded up to a multiple of 128, with zeros in the further columns. codes: e4m3 or e5m2; x: fp32,
-  // bf16 or fp16; scale: fp32.
-  void quantise(Stream&, TensorView codes, TensorView scale, MatrixView x, Transpose tx);
+  // Operands of products with operands of 8 bits (float8.h): codes [R, C'] are the elements of x [R, C] divided by scale [1],
+  // and turned [C, R'] those of the transposed x. C' is C rounded up to a multiple of 128, with zeros in the further columns,
+  // and so is R'. One of the two may be empty. codes and turned: e4m3 or e5m2, both the same; x: fp32, bf16 or fp16; scale:
+  // fp32.
+  void quantise(Stream&, TensorView codes, TensorView turned, TensorView scale, MatrixView x);
   // c[M,N] (+)= a_scale · b_scale · a[M,K'] · bᵀ (+ bias[N], when not empty), with b [N,K'] and both operands from quantise().
   // c and bias: fp32 or bf16; sums, scales and bias in fp32, rounded once.
   void matmul_float8(Stream&, MatrixView c, TensorView a, TensorView b, TensorView a_scale, TensorView b_scale,

@@ -1,7 +1,7 @@
 // The list of Math's operations, in the order of math.h: TERRACE_OPERATION(name, how many tensors it writes). These are the
 // first tensors of its arguments. A file that does something for each operation defines the macro and includes this one.
 TERRACE_OPERATION(matmul, 1)
-TERRACE_OPERATION(quantise, 2)
+TERRACE_OPERATION(quantise, 3)
 TERRACE_OPERATION(matmul_float8, 1)
 TERRACE_OPERATION(bias_grad, 1)
 TERRACE_OPERATION(norm, 3)

@@ -38,7 +38,7 @@ void drop_frozen(Phase& phase, const std::vector<ParamSpec>& params) {
   }
   if (all == trained) return;
   const double share = trained / all, of_weights = phase.half == Half::both ? 0.5 : 1;
-  for (auto* const flops : {&phase.flops, &phase.float8_flops}) *flops -= of_weights * *flops * (1 - share);
+  for (auto* const work : {&phase.flops, &phase.float8_flops, &phase.float8_bytes}) *work -= of_weights * *work * (1 - share);
   std::erase_if(phase.gradients, [&](const PhaseParam& p) { return params[p.param].frozen; });
 }
 
@@ -202,6 +202,8 @@ std::uint32_t LayerPhases::number_for_layer(const Action& a) const {
 double LayerPhases::flops(const Action& a) const { return part_of_half(a) * at(a).phase.flops; }
 
 double LayerPhases::float8_flops(const Action& a) const { return part_of_half(a) * at(a).phase.float8_flops; }
+
+double LayerPhases::float8_bytes(const Action& a) const { return part_of_half(a) * at(a).phase.float8_bytes; }
 
 double LayerPhases::part_of_half(const Action& a) const {
   return at(a).phase.half == Half::both && halves_of(a.op) != Half::both ? 0.5 : 1;

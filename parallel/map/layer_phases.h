@@ -45,6 +45,7 @@ class LayerPhases {
   [[nodiscard]] std::uint32_t number_for_layer(const Action& action) const;
   [[nodiscard]] double flops(const Action& action) const;
   [[nodiscard]] double float8_flops(const Action& action) const;  // of these: with operands of 8 bits
+  [[nodiscard]] double float8_bytes(const Action& action) const;  // Phase::float8_bytes
   // The distinct scratch sizes that a layer's phases need, and the index in them of an action's size.
   [[nodiscard]] const std::vector<std::uint64_t>& scratch_bytes(std::uint32_t layer) const { return scratch_bytes_[layer]; }
   [[nodiscard]] std::uint32_t scratch(const Action& action) const { return at(action).scratch; }

@@ -106,6 +106,8 @@ struct Phase {
   std::uint64_t scratch_bytes = 0;
   double flops = 0;         // matrix products only
   double float8_flops = 0;  // those of them whose operands are rounded to 8 bits
+  // What rounding moves outside scratch, less the bytes of carried codes, which count as carried tensors but are not all used.
+  double float8_bytes = 0;
   // The bytes that it reads and writes in its tensors other than weights and gradients; empty: all their bytes.
   std::optional<double> touched_bytes = {};
   std::optional<PhaseExchange> exchange = {};

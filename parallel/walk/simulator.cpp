@@ -46,7 +46,7 @@ double ProfileCosts::seconds(const Action& a) const {
                       : dtype == DType::fp64 ? profile_.matmul_fp64
                                              : profile_.matmul_fp32;
   const auto touched = has_phases(a.op) ? map.phases().phase(a).touched_bytes : std::nullopt;
-  const double bytes = touched ? bytes_used(true) + *touched : bytes_used();
+  const double bytes = (touched ? bytes_used(true) + *touched : bytes_used()) + map.phases().float8_bytes(a);
   const double narrow = map.phases().float8_flops(a);
   return (map.phases().flops(a) - narrow) / rate + narrow / profile_.float8_rate() + bytes / stream;
 }

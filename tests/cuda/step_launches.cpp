@@ -90,11 +90,14 @@ class MeasuringMath final : public Math {
     int tensors = 0;
     const auto look_at = [&]<class Argument>(const Argument& argument) {
       if constexpr (std::is_same_v<Argument, Accumulate>) adds = argument == Accumulate::yes;
-      const auto add = [&](const TensorView& view) { (tensors++ < Call::kOutputs ? written : read) += view.bytes(); };
+      const auto add = [&](const TensorView& view) {
+        (tensors++ < Call::kOutputs ? written : read) += view.empty() ? 0 : view.bytes();
+      };
       if constexpr (std::is_same_v<Argument, TensorView>) add(argument);
       if constexpr (std::is_same_v<Argument, MatrixView>) add(argument.view);
     };
     call.apply([&](const auto&... arguments) { (look_at(arguments), ...); });
+    if (std::is_same_v<Call, math::CallOf<&Math::quantise>>) read *= 2;  // for the scale, and for the codes
     if constexpr (std::is_same_v<Call, math::CallOf<&Math::embed>>) {
       const auto& [y, tokens, table, positions, seq, first] = call.arguments;
       return 2 * y.bytes() + tokens.bytes() + (positions.empty() ? 0 : y.bytes());

@@ -18,7 +18,8 @@ namespace terrace::test {
 struct StepLaunches {
   std::map<std::string, std::uint64_t> kernels = {};  // by operation of core/math/math.h; "update" is an optimizer's
   // Bytes that the operations read and write in the device's memory, if each tensor moves once: an operation that adds to its
-  // result also reads it, and of a table it reads only the rows. What a kernel reads again, and updates, are not counted.
+  // result also reads it, and of a table it reads only the rows. quantise() reads its tensor twice. What a kernel reads again,
+  // and updates, are not counted.
   std::map<std::string, std::uint64_t> bytes = {};
   std::uint64_t products = 0;  // by cuBLASLt, a kernel each, or two where it splits the inner dimension
   std::uint64_t copies = 0;    // cudaMemcpyAsync: pieces of moves, tokens, squares

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include <terrace/core/cuda/stream.h>
+#include <terrace/core/math/float8.h>
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/terrace/plan/choose_tiles.h>
 #include <terrace/examples/terrace/plan/device.h>
@@ -83,7 +84,7 @@ class StepLaunchesTest : public FolderTest {
     std::mutex mutex;
     const auto count = [&](const std::string& operation) {
       const std::lock_guard lock(mutex);
-      ++(operation == "matmul" ? counts.products : counts.kernels[operation]);
+      ++(operation == "matmul" || operation == "matmul_float8" ? counts.products : counts.kernels[operation]);
     };
     const auto device = make_emulated_gpu(pool, {.kernel = "warps", .launched = count});
     const auto any = device->make_stream("any");
@@ -127,7 +128,26 @@ class StepLaunchesTest : public FolderTest {
     const auto updates =
         c.plan.update == Tier::host ? 0 : std::ranges::count(planned.plan.programs.steady.actions, Op::update, &Action::op);
     const std::uint64_t squares = tensors + 1;  // one per tensor, and one that clears them
-    return micro_batches * (blocks * (35 + again) + 5 * slices + 9) + squares + static_cast<std::uint64_t>(updates);
+    // Each of 20 operands of a block, and of 4 that are computed again, is rounded by two kernels.
+    const std::uint64_t rounds = c.model.products == layers::Products::fp8 ? 2 * (20 + (again > 0 ? 4 : 0)) : 0;
+    return micro_batches * (blocks * (35 + again + rounds) + 5 * slices + 9) + squares + static_cast<std::uint64_t>(updates);
+  }
+  // What quantise() reads and writes in a step of such a model that recomputes nothing. `once`: a gradient is rounded once for
+  // dx and dW, else once for each.
+  [[nodiscard]] static std::uint64_t rounded_bytes(const Planned& planned, bool once) {
+    const auto& m = planned.config.model;
+    const std::int64_t rows = planned.config.train.batch_size * m.seq_len,
+                       qkv = m.hidden + 2 * (m.hidden / m.heads * m.kv_heads);
+    const auto round = [](std::int64_t r, std::int64_t c, bool as_is, bool turned) {
+      return 2 * 2 * r * c + (as_is ? r * math::float8_columns(c) : 0) + (turned ? c * math::float8_columns(r) : 0) + 4;
+    };
+    std::int64_t bytes = 0;
+    for (const auto& [out, in] : {std::pair{qkv, m.hidden}, {m.hidden, m.hidden}, {2 * m.ffn, m.hidden}, {m.hidden, m.ffn}}) {
+      bytes += round(out, in, true, false) + round(out, in, false, true);    // weights, in the forward and for dx
+      bytes += round(rows, in, true, false) + round(rows, in, false, true);  // x, in the forward and for dW
+      bytes += once ? round(rows, out, true, true) : round(rows, out, true, false) + round(rows, out, false, true);  // dy
+    }
+    return static_cast<std::uint64_t>(bytes * m.layers * planned.config.train.grad_accumulation);
   }
   void expect_counted(const cli::RunConfig& config, bool moves) const {
     const Planned planned(config);
@@ -161,6 +181,15 @@ TEST_F(StepLaunchesTest, OfARunThatRecomputesAndOffloadsAreAsCounted) {
   c.train.grad_clip = 0;
   c.memory.device_memory = "300KiB";
   expect_counted(c, true);
+}
+
+TEST_F(StepLaunchesTest, OfARunWithProductsOf8BitsAreAsCounted) {
+  auto c = small();
+  c.plan.update = Tier::device;
+  c.model.products = layers::Products::fp8;
+  expect_counted(c, false);
+  const Planned planned(c);
+  EXPECT_EQ(planned.count().bytes.at("quantise"), rounded_bytes(planned, true));
 }
 
 // By hand, from the shapes: N tokens a micro-batch, all in bf16, and what the layers call for them.
@@ -200,6 +229,17 @@ TEST_F(StepLaunchesTest, OfLlama8B) {
   offloaded.memory.device_memory = "24GiB";
   offloaded.plan.order = Order::vertical, offloaded.plan.recompute = kAllLayers, offloaded.plan.activations = 58;
   offloaded.plan.update = Tier::host, offloaded.plan.prefetch_depth = 4;
+
+  auto narrow = resident;
+  narrow.model.products = layers::Products::fp8, narrow.model.head_rows = 4096;
+  const Planned in_8_bits(narrow);
+  ASSERT_TRUE(in_8_bits.plan.fits) << in_8_bits.plan.refusal.why;
+  const auto of_8_bits = in_8_bits.count(true);
+  fmt::print("products of 8 bits: {} launches, {:.1f} GB of rounding, {:.1f} GB if gradients were rounded for each product\n",
+             of_8_bits.launches(), 1e-9 * static_cast<double>(of_8_bits.bytes.at("quantise")),
+             1e-9 * static_cast<double>(rounded_bytes(in_8_bits, false)));
+  EXPECT_EQ(of_8_bits.launches(), by_formula(in_8_bits));
+  EXPECT_EQ(of_8_bits.bytes.at("quantise"), rounded_bytes(in_8_bits, true));
 
   for (const auto& [c, before, now, pointwise] :
        {std::tuple{resident, 23786U, 21306U, 1364.8}, std::tuple{offloaded, 23988U, 21508U, 1476.5}})

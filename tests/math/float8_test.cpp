@@ -146,10 +146,10 @@ class Float8Test : public MathTest {
     Tensor codes, scale;
   };
   Operand quantised(DType dtype, const MatrixView& x, Transpose tx) {
-    const auto rows = tx == Transpose::yes ? columns_of(x) : rows_of(x);
-    Operand o{Tensor(dtype, {rows, math::float8_columns(tx == Transpose::yes ? rows_of(x) : columns_of(x))}),
+    const bool turns = tx == Transpose::yes;
+    Operand o{Tensor(dtype, {turns ? columns_of(x) : rows_of(x), math::float8_columns(turns ? rows_of(x) : columns_of(x))}),
               Tensor(DType::fp32, {1})};
-    math.quantise(stream, o.codes, o.scale, x, tx);
+    math.quantise(stream, turns ? TensorView{} : o.codes.view(), turns ? o.codes.view() : TensorView{}, o.scale, x);
     machine.sync();
     return o;
   }
@@ -182,6 +182,22 @@ TEST_F(Float8Test, AMatrixIsRoundedElementByElement) {
                   << i << ", " << j;
             }
         }
+}
+
+TEST_F(Float8Test, BothOrientationsAtOnceAreThoseOfEachAlone) {
+  for (const auto dtype : kFormats)
+    for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {5, 130}, {200, 64}, {129, 257}}) {
+      SCOPED_TRACE(testing::Message() << name_of(dtype) << " " << rows << " x " << columns);
+      const auto x = random(DType::bf16, {rows, columns}, -3, 3);
+      Tensor codes(dtype, {rows, math::float8_columns(columns)}), turned(dtype, {columns, math::float8_columns(rows)}),
+          scale(DType::fp32, {1});
+      math.quantise(stream, codes, turned, scale, x.view());
+      machine.sync();
+      const auto as_is = quantised(dtype, x.view(), Transpose::no), of_transpose = quantised(dtype, x.view(), Transpose::yes);
+      EXPECT_EQ(codes.bits(), as_is.codes.bits());
+      EXPECT_EQ(turned.bits(), of_transpose.codes.bits());
+      EXPECT_EQ(scale.get(0), as_is.scale.get(0));
+    }
 }
 
 TEST_F(Float8Test, AMatrixOfZerosHasZeros) {
@@ -240,9 +256,13 @@ TEST_F(Float8Test, AnElementThatIsNotFiniteMakesAllResultsNaN) {
 TEST_F(Float8Test, OperandsThatDoNotMatchAreRefused) {
   const auto x = random(DType::bf16, {4, 130}), wide = random(DType::fp64, {4, 130});
   Tensor codes(DType::e4m3, {4, 256}), narrow(DType::e4m3, {4, 144}), scale(DType::fp32, {1});
-  EXPECT_THROW(math.quantise(stream, narrow, scale, x.view(), Transpose::no), std::logic_error);
-  EXPECT_THROW(math.quantise(stream, codes, scale, wide.view(), Transpose::no), std::logic_error);
-  EXPECT_THROW(math.quantise(stream, x, scale, x.view(), Transpose::no), std::logic_error);
+  const Tensor turned(DType::e5m2, {130, 128});
+  EXPECT_THROW(math.quantise(stream, narrow, {}, scale, x.view()), std::logic_error);
+  EXPECT_THROW(math.quantise(stream, {}, codes, scale, x.view()), std::logic_error);
+  EXPECT_THROW(math.quantise(stream, {}, {}, scale, x.view()), std::logic_error);
+  EXPECT_THROW(math.quantise(stream, codes, turned, scale, x.view()), std::logic_error) << "two formats";
+  EXPECT_THROW(math.quantise(stream, codes, {}, scale, wide.view()), std::logic_error);
+  EXPECT_THROW(math.quantise(stream, x, {}, scale, x.view()), std::logic_error);
   Tensor c(DType::fp32, {4, 4}), of_half(DType::fp16, {4, 4});
   EXPECT_THROW(math.matmul_float8(stream, c.view(), codes, narrow, scale, scale), std::logic_error);
   EXPECT_THROW(math.matmul_float8(stream, of_half.view(), codes, codes, scale, scale), std::logic_error);

@@ -2,11 +2,14 @@
 // and a loss head tied to the embedding. Deterministic, small, and sized by the test.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <terrace/core/math/float8.h>
 #include <terrace/core/math/philox.h>
 #include <terrace/parallel/model/layer.h>
 
@@ -18,6 +21,7 @@ struct Sizes {
   bool tied = true;
   bool skips = false;   // block i's result is added to the input of block n − 1 − i
   bool phases = false;  // each product of a block is a phase of its call
+  bool float8 = false;  // a block's products multiply numbers of 8 bits
 };
 
 class Embed : public Layer {
@@ -73,7 +77,8 @@ class Block : public Layer {
     CallSteps divided;
     const double product = facts(b).forward_flops / 2;
     call == LayerCall::forward ? describe_forward(divided, product) : describe_backward(divided, product);
-    const auto scratch_bytes = static_cast<std::uint64_t>(b.tokens() * 2 * s_.width) * size_of(s_.dtype);
+    const auto most = std::max(b.tokens(), 2 * s_.width);
+    const auto scratch_bytes = scratch_of_g(b.tokens()) + (s_.float8 ? 2 * codes_bytes(most, most) : 0);
     for (auto& step : divided.steps()) step.phase.scratch_bytes = scratch_bytes;
     if (s_.phases)
       steps = std::move(divided);
@@ -86,13 +91,13 @@ class Block : public Layer {
     steps.compute({.weights = {{0}}, .x = true, .saved = Access::overwrite, .flops = product},
                   [this](LayerContext& c, const LayerTensors& t) {
                     if (skips_from()) c.math.add(c.stream, h(t), t.x, c.skip);
-                    c.math.matmul(c.stream, t.saved[0], h(t), Transpose::no, t.weights[0], Transpose::yes);
+                    multiply(c, t.saved[0], h(t), Transpose::no, t.weights[0], Transpose::yes);
                   });
     steps.compute({.weights = {{1}, {2}}, .x = true, .y = Access::overwrite, .saved = Access::read, .flops = product},
                   [this](LayerContext& c, const LayerTensors& t) {
                     auto g = scratch(c);
                     c.math.activation(c.stream, Activation::gelu_tanh, g, t.saved[0]);
-                    c.math.matmul(c.stream, t.y, g, Transpose::no, t.weights[1], Transpose::yes, t.weights[2]);
+                    multiply(c, t.y, g, Transpose::no, t.weights[1], Transpose::yes, t.weights[2]);
                     c.math.add(c.stream, t.y, t.y, h(t));
                   });
   }
@@ -105,14 +110,14 @@ class Block : public Layer {
                    .flops = product},
                   [this](LayerContext& c, const LayerTensors& t) {
                     auto dg = scratch(c);
-                    c.math.matmul(c.stream, dg, t.dy, Transpose::no, t.weights[1], Transpose::no);
+                    multiply(c, dg, t.dy, Transpose::no, t.weights[1], Transpose::no, {}, Accumulate::no, DType::e5m2);
                     c.math.activation_grad(c.stream, Activation::gelu_tanh, t.carried[0], dg, t.saved[0]);
                     c.math.activation(c.stream, Activation::gelu_tanh, t.carried[1], t.saved[0]);
                   });
     steps.compute(
         {.half = Half::input, .weights = {{0}}, .dy = true, .dx = Access::overwrite, .carried = Access::read, .flops = product},
         [this](LayerContext& c, const LayerTensors& t) {
-          c.math.matmul(c.stream, t.dx, t.carried[0], Transpose::no, t.weights[0], Transpose::no);
+          multiply(c, t.dx, t.carried[0], Transpose::no, t.weights[0], Transpose::no, {}, Accumulate::no, DType::e5m2);
           c.math.add(c.stream, t.dx, t.dx, t.dy);
           if (skips_from()) c.math.convert(c.stream, t.dskip, t.dx);
         });
@@ -123,15 +128,38 @@ class Block : public Layer {
                    .carried = Access::read,
                    .flops = product},
                   [this](LayerContext& c, const LayerTensors& t) {
-                    c.math.matmul(c.stream, t.gradients[0], t.carried[0], Transpose::yes, h(t), Transpose::no, {},
-                                  t.accumulate);
+                    multiply(c, t.gradients[0], t.carried[0], Transpose::yes, h(t), Transpose::no, {}, t.accumulate,
+                             DType::e5m2);
                   });
     steps.compute({.half = Half::weight, .gradients = {{1}, {2}}, .dy = true, .carried = Access::read, .flops = product},
-                  [](LayerContext& c, const LayerTensors& t) {
-                    c.math.matmul(c.stream, t.gradients[1], t.dy, Transpose::yes, t.carried[1], Transpose::no, {},
-                                  t.accumulate);
+                  [this](LayerContext& c, const LayerTensors& t) {
+                    multiply(c, t.gradients[1], t.dy, Transpose::yes, t.carried[1], Transpose::no, {}, t.accumulate,
+                             DType::e5m2);
                     c.math.bias_grad(c.stream, t.gradients[2], t.dy, t.accumulate);
                   });
+  }
+  // c (+)= op(a) · op(b) + bias. In 8 bits, `a` has the format `of_a`; the codes lie behind g in scratch.
+  void multiply(LayerContext& c, TensorView to, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias = {},
+                Accumulate accumulate = Accumulate::no, DType of_a = DType::e4m3) const {
+    if (!s_.float8) return c.math.matmul(c.stream, to, a, ta, b, tb, bias, accumulate);
+    auto* at = c.scratch.data + scratch_of_g(c.shape.tokens());
+    const auto round = [&](DType of, const TensorView& x, bool turns) {
+      const auto rows = turns ? columns_of(x) : rows_of(x), columns = turns ? rows_of(x) : columns_of(x);
+      const TensorView scale{at, DType::fp32, {1}}, codes{at + kScaleBytes, of, {rows, math::float8_columns(columns)}};
+      at += codes_bytes(rows, columns);
+      c.math.quantise(c.stream, turns ? TensorView{} : codes, turns ? codes : TensorView{}, scale, x);
+      return std::pair{codes, scale};
+    };
+    const auto [left, left_scale] = round(of_a, a, ta == Transpose::yes);
+    const auto [right, right_scale] = round(DType::e4m3, b, tb == Transpose::no);
+    c.math.matmul_float8(c.stream, to, left, right, left_scale, right_scale, bias, accumulate);
+  }
+  static constexpr std::uint64_t kScaleBytes = 64;
+  static std::uint64_t codes_bytes(std::int64_t rows, std::int64_t columns) {
+    return kScaleBytes + static_cast<std::uint64_t>(rows * math::float8_columns(columns));
+  }
+  std::uint64_t scratch_of_g(std::int64_t tokens) const {
+    return (static_cast<std::uint64_t>(tokens * 2 * s_.width) * size_of(s_.dtype) + 63) / 64 * 64;
   }
   TensorView h(const LayerTensors& t) const { return skips_from() ? t.saved[1] : t.x; }
   TensorView scratch(LayerContext& c) const { return {c.scratch.data, s_.dtype, {c.shape.tokens(), 2 * s_.width}}; }

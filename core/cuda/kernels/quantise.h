@@ -1,5 +1,6 @@
 // Rounds a matrix to numbers of 8 bits (core/math/float8.h), with the same bits as on the CPU: first the greatest magnitude of
-// each part of the matrix, then the codes, tile by tile. Each block of the second kernel finds the scale by itself.
+// each part of the matrix, then the codes, tile by tile. The second kernel reads the matrix once, whether it writes the codes
+// as they are, transposed or both; each of its blocks finds the scale by itself.
 #pragma once
 
 #include <terrace/core/cuda/arithmetic.h>
@@ -15,11 +16,10 @@ struct QuantiseArgs {
   std::int64_t rows, columns, stride;  // of x as stored
   std::uint32_t* greatest;             // one for each part: bits of a magnitude
   std::int32_t parts;
-  bool transposed;  // the codes are those of the transposed matrix
-  bool whole_words, whole_codes;
+  bool whole_words, whole_codes;  // rows of x, or of codes and turned, begin at multiples of 16 bytes
   math::Float8Format format;
-  std::uint8_t* codes;
-  std::int64_t codes_stride;
+  std::uint8_t *codes, *turned;  // of x, and of the transposed x; one may be null
+  std::int64_t codes_stride, turned_stride;
   float* scale;
 };
 
@@ -46,7 +46,7 @@ struct GreatestMagnitude {
   }
 };
 
-// A block has a tile of 64 × 64 elements; a thread reads 16 in a row and writes 16 codes in a row.
+// A block has a tile of 64 × 64 elements; a thread reads 16 in a row and writes 16 codes in a row, of codes, turned or both.
 template <class T>
 struct QuantiseTile {
   static constexpr int kThreads = 256, kTile = 64, kEach = kTile * kTile / kThreads;
@@ -67,24 +67,22 @@ struct QuantiseTile {
     std::uint8_t codes[kEach];
     TERRACE_UNROLL
     for (int k = 0; k < kEach; ++k) codes[k] = math::float8_code(v[k], s, a.format);
-    if (!a.transposed) {
-      if (row < a.rows) write(a, row, column, codes);
-      return;
-    }
+    if (a.codes && row < a.rows) write(a, a.codes, a.codes_stride, row, column, codes);
+    if (!a.turned) return;
     auto* const tile = shared_as<std::uint8_t>(lane, kRoomBytes);
     TERRACE_UNROLL
     for (int k = 0; k < kEach; ++k) tile[place * kRow + run + k] = codes[k];
     lane.sync();
     TERRACE_UNROLL
     for (int k = 0; k < kEach; ++k) codes[k] = tile[(run + k) * kRow + place];
-    if (first_column + place < a.columns) write(a, first_column + place, first_row + run, codes);
+    if (first_column + place < a.columns) write(a, a.turned, a.turned_stride, first_column + place, first_row + run, codes);
   }
 
  private:
-  TERRACE_KERNEL static void write(const QuantiseArgs<T>& a, std::int64_t row, std::int64_t column,
-                                   const std::uint8_t (&codes)[kEach]) {
-    if (column >= a.codes_stride) return;  // a multiple of kEach
-    auto* const to = a.codes + row * a.codes_stride + column;
+  TERRACE_KERNEL static void write(const QuantiseArgs<T>& a, std::uint8_t* rows, std::int64_t stride, std::int64_t row,
+                                   std::int64_t column, const std::uint8_t (&codes)[kEach]) {
+    if (column >= stride) return;  // a multiple of kEach
+    auto* const to = rows + row * stride + column;
     if (a.whole_codes) {
       Word word;
       TERRACE_UNROLL

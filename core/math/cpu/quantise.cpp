@@ -36,28 +36,28 @@ std::uint32_t greatest_magnitude(Compute compute, const MatrixView& x) {
 
 }  // namespace
 
-void quantise(Compute compute, TensorView codes, TensorView scale, MatrixView x, Transpose tx) {
-  const auto format = math::float8_format(codes.dtype);
+void quantise(Compute compute, TensorView codes, TensorView turned, TensorView scale, MatrixView x) {
+  const auto format = math::float8_format(codes.empty() ? turned.dtype : codes.dtype);
   const auto s = math::float8_scale(greatest_magnitude(compute, x), format);
   *scale.as<float>() = s.scale;
-  auto* const to = raw<std::uint8_t>(codes);
-  const std::int64_t rows = rows_of(x), columns = columns_of(x), stride = codes.shape[1];
+  auto *const to = raw<std::uint8_t>(codes), *const to_turned = raw<std::uint8_t>(turned);
+  const std::int64_t rows = rows_of(x), columns = columns_of(x), stride = math::float8_columns(columns),
+                     turned_stride = math::float8_columns(rows);
   blocks(compute.pool, rows, kRows, [&](std::int64_t begin, std::int64_t end) {
-    if (tx == Transpose::no) {
-      each_row(compute, x, begin, end - begin, [&](std::int64_t r, const float* row) {
-        for (std::int64_t i = 0; i < columns; ++i) to[r * stride + i] = math::float8_code(row[i], s, format);
-        std::fill(to + r * stride + columns, to + (r + 1) * stride, std::uint8_t{0});
-      });
-      return;
-    }
-    // A task's rows are columns of the codes: the last task also writes the zeros behind.
-    const std::int64_t width = (end == rows ? stride : end) - begin;
-    auto* const turned = scratch<std::uint8_t>(Scratch::operand_b, columns * width);
-    std::fill_n(turned, columns * width, std::uint8_t{0});
+    // A task's rows are columns of the turned codes: the last task also writes the zeros behind.
+    const std::int64_t width = (end == rows ? turned_stride : end) - begin;
+    auto* const tile = to_turned ? scratch<std::uint8_t>(Scratch::operand_b, columns * width) : nullptr;
+    if (tile) std::fill_n(tile, columns * width, std::uint8_t{0});
     each_row(compute, x, begin, end - begin, [&](std::int64_t r, const float* row) {
-      for (std::int64_t i = 0; i < columns; ++i) turned[i * width + r - begin] = math::float8_code(row[i], s, format);
+      for (std::int64_t i = 0; i < columns; ++i) {
+        const auto code = math::float8_code(row[i], s, format);
+        if (to) to[r * stride + i] = code;
+        if (tile) tile[i * width + r - begin] = code;
+      }
+      if (to) std::fill(to + r * stride + columns, to + (r + 1) * stride, std::uint8_t{0});
     });
-    for (std::int64_t i = 0; i < columns; ++i) std::copy_n(turned + i * width, width, to + i * stride + begin);
+    for (std::int64_t i = 0; tile && i < columns; ++i)
+      std::copy_n(tile + i * width, width, to_turned + i * turned_stride + begin);
   });
 }
 

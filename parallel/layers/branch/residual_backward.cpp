@@ -31,6 +31,7 @@ void ResidualBranch::backward_in_turns(CallSteps& steps, BatchShape shape) const
     residual_grad(steps, std::move(last.work), take_of(rows));
   }
   in_weight(steps, shape, x_rows);
+  count_carried_codes(steps, shape);
 }
 
 // Exchanges dy, or the gradient of the result's norm; the weight half needs all rows of it.
@@ -49,7 +50,7 @@ void ResidualBranch::cut_dy(CallSteps& steps, const RowPieces& rows) const {
 
 void ResidualBranch::out_input(CallSteps& steps, BatchShape shape, const RowPieces& rows) const {
   const auto n = shape.tokens();
-  const bool shared = rows.shared(), carries = shared || result_norm_;
+  const bool shared = rows.shared(), carries = shared || result_norm_ || carries_codes();
   const HeldTensor dmiddle(steps, "gradient of the second product's input", config_.dtype, {n, out_.inputs()},
                            out_.tiles() * rows.count() > 1);
   rows.gather(steps, Half::input, 0);
@@ -59,9 +60,10 @@ void ResidualBranch::out_input(CallSteps& steps, BatchShape shape, const RowPiec
     Phase phase{.half = Half::input,
                 .weights = out_.params(turn.tile),
                 .dy = !shared && (norms || !result_norm_),
-                .scratch_bytes = dmiddle.scratch_bytes() + out_.scratch_bytes(turn.tile, n),
+                .scratch_bytes = dmiddle.scratch_bytes() + out_.scratch_bytes(turn.tile, n, Calls::input_grad),
                 .flops = turn_flops(shape, out_, out_.inputs(), rows, turn) + (turn.last ? 2 * flops_at_once(shape) : 0),
-                .float8_flops = float8(turn_flops(shape, out_, out_.inputs(), rows, turn))};
+                .float8_flops = float8(turn_flops(shape, out_, out_.inputs(), rows, turn)),
+                .float8_bytes = out_.rounding_bytes(true, 0, turn_rows(shape, rows, turn), carries_codes())};
     if (turn.last) phase.work = CallSteps::uses({}, begins_middle(LayerCall::backward));
     if (turn.last || norms) phase.saved = Access::read;
     if (carries) phase.carried = turn.writes();
@@ -73,9 +75,9 @@ void ResidualBranch::out_input(CallSteps& steps, BatchShape shape, const RowPiec
       ScratchArena arena(ctx.scratch);
       const auto gradient = dmiddle.view(t, arena);
       if (norms) result_norm_.input_grad(ctx, t.weights, dresult(t), t.dy, saved_of_norms(t).result, 0);
-      const auto ready = out_.prepare(ctx, t.weights, turn.tile, n, arena);
+      const auto ready = out_.prepare(ctx, t.weights, turn.tile, n, arena, Calls::input_grad);
       rows.each_rank(t, turn.piece, dresult(t), [&](const TensorView& dy, std::int64_t at) {
-        out_.input_grad(ctx, ready, row_slice(gradient, at, dy.shape[0]), dy);
+        out_.input_grad(ctx, ready, row_slice(gradient, at, dy.shape[0]), dy, carried_codes(t, kOfOut));
         if (shared && turn.tile == 0) ctx.math.convert(ctx.stream, row_slice(t.carried[kDout], at, dy.shape[0]), dy);
       });
       if (turn.last) middle_grad(ctx, t, t.carried[kDin], gradient);
@@ -94,9 +96,11 @@ void ResidualBranch::in_input(CallSteps& steps, BatchShape shape, const RowPiece
                 .x = ends,
                 .dy = ends,
                 .carried = rows.shared() && !norms ? Access::read : Access::update,
-                .scratch_bytes = std::max(in_.scratch_bytes(turn.tile, n), norms ? query_key_norm_.scratch_bytes(n) : 0),
+                .scratch_bytes =
+                    std::max(in_.scratch_bytes(turn.tile, n, Calls::input_grad), norms ? query_key_norm_.scratch_bytes(n) : 0),
                 .flops = turn_flops(shape, in_, in_.outputs(), rows, turn),
-                .float8_flops = float8(turn_flops(shape, in_, in_.outputs(), rows, turn))};
+                .float8_flops = float8(turn_flops(shape, in_, in_.outputs(), rows, turn)),
+                .float8_bytes = in_.rounding_bytes(true, 0, turn_rows(shape, rows, turn), carries_codes())};
     if (norms) query_key_norm_.name_params(phase.weights);
     if (norms && norms_across()) phase.work.push_back({sums.all, Access::read});
     if (norms || ends) phase.saved = Access::read;
@@ -107,10 +111,10 @@ void ResidualBranch::in_input(CallSteps& steps, BatchShape shape, const RowPiece
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch);
       if (norms) norm_in_result_grad(ctx, t, sums);
-      const auto ready = in_.prepare(ctx, t.weights, turn.tile, n, arena);
+      const auto ready = in_.prepare(ctx, t.weights, turn.tile, n, arena, Calls::input_grad);
       const auto dnormed = t.carried[kDnormed], din = t.carried[kDin];
       rows.each_rank(t, turn.piece, dnormed, [&](const TensorView& dx, std::int64_t at) {
-        in_.input_grad(ctx, ready, dx, row_slice(din, at, dx.shape[0]));
+        in_.input_grad(ctx, ready, dx, row_slice(din, at, dx.shape[0]), carried_codes(t, kOfIn));
       });
       if (!ends) return;
       const auto how = begin_residual(ctx, t.dx, t.dy);
@@ -122,6 +126,7 @@ void ResidualBranch::in_input(CallSteps& steps, BatchShape shape, const RowPiece
 
 void ResidualBranch::out_weight(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const {
   const auto n = shape.tokens();
+  const auto all = static_cast<double>(n);
   const bool shared = x_rows.shared();
   const auto middle = held_middle(steps, shape, out_.tiles() > 1);
   each_turn(out_, RowPieces(), [&](const Turn& turn) {
@@ -130,17 +135,19 @@ void ResidualBranch::out_weight(CallSteps& steps, BatchShape shape, const RowPie
                 .gradients = out_.params(turn.tile),
                 .dy = result_norm_ ? turn.last : !shared,
                 .saved = Access::read,
-                .scratch_bytes = middle.scratch_bytes() + out_.gradient_bytes(turn.tile, n),
+                .scratch_bytes = middle.scratch_bytes() + out_.gradient_bytes(turn.tile, n, carries_codes()),
                 .flops = turn_flops(shape, out_, out_.inputs(), RowPieces(), turn),
-                .float8_flops = float8(turn_flops(shape, out_, out_.inputs(), RowPieces(), turn))};
-    if (shared || result_norm_) phase.carried = Access::read;
+                .float8_flops = float8(turn_flops(shape, out_, out_.inputs(), RowPieces(), turn)),
+                .float8_bytes = out_.rounding_bytes(false, all, carries_codes() ? 0 : all)};
+    if (shared || result_norm_ || carries_codes()) phase.carried = Access::read;
+    if (carries_codes() && !result_norm_) phase.float8_bytes -= carried_bytes(shape, false);  // it reads only codes
     if (turn.last) result_norm_.name_params(phase.gradients);
     middle.use(phase, turn.reads());
     x_rows.keep_own(phase);
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch);
       const auto x = middle_in(ctx, t, middle, arena, turn.first);
-      out_.weight_grad(ctx, t.weights, t.gradients, turn.tile, dresult(t), x, t.accumulate, arena);
+      out_.weight_grad(ctx, t.weights, t.gradients, turn.tile, dresult(t), x, t.accumulate, arena, carried_codes(t, kOfOut));
       if (turn.last) norm_result_weight_grad(ctx, t);
     });
   });
@@ -150,6 +157,7 @@ void ResidualBranch::out_weight(CallSteps& steps, BatchShape shape, const RowPie
 void ResidualBranch::in_weight(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const {
   const auto n = shape.tokens();
   const HeldTensor normed(steps, "norm's result", config_.dtype, {n, config_.hidden}, in_.tiles() > 1);
+  const auto all = static_cast<double>(n);
   const auto of_statistics = scratch_of({norm_.statistics(n)});
   each_turn(in_, RowPieces(), [&](const Turn& turn) {
     const bool gathers = turn.first && x_rows.shared(), norms = turn.first && !x_rows.shared();
@@ -159,9 +167,11 @@ void ResidualBranch::in_weight(CallSteps& steps, BatchShape shape, const RowPiec
                 .x = norms || turn.last,
                 .carried = Access::read,
                 .work = CallSteps::uses(gathers ? x_rows.all_rooms() : std::vector<std::uint32_t>{}, {}),
-                .scratch_bytes = normed.scratch_bytes() + (norms ? of_statistics : 0) + in_.gradient_bytes(turn.tile, n),
+                .scratch_bytes =
+                    normed.scratch_bytes() + (norms ? of_statistics : 0) + in_.gradient_bytes(turn.tile, n, carries_codes()),
                 .flops = turn_flops(shape, in_, in_.outputs(), RowPieces(), turn),
-                .float8_flops = float8(turn_flops(shape, in_, in_.outputs(), RowPieces(), turn))};
+                .float8_flops = float8(turn_flops(shape, in_, in_.outputs(), RowPieces(), turn)),
+                .float8_bytes = in_.rounding_bytes(false, all, carries_codes() ? 0 : all)};
     if (norms) norm_.name_params(phase.weights);
     if (turn.last) norm_.name_params(phase.gradients);
     if (turn.last) query_key_norm_.name_params(phase.gradients);
@@ -175,7 +185,7 @@ void ResidualBranch::in_weight(CallSteps& steps, BatchShape shape, const RowPiec
           ctx.math.convert(ctx.stream, row_slice(x, at, some.shape[0]), some);
         });
       if (norms) norm_.forward(ctx, t.weights, x, t.x, statistics);
-      in_.weight_grad(ctx, t.weights, t.gradients, turn.tile, t.carried[kDin], x, t.accumulate, arena);
+      in_.weight_grad(ctx, t.weights, t.gradients, turn.tile, t.carried[kDin], x, t.accumulate, arena, carried_codes(t, kOfIn));
       if (turn.last) norm_weight_grad(ctx, t, statistics);
     });
   });

@@ -86,6 +86,27 @@ Tensors ResidualBranch::carried_of_query_key(const LayerTensors& t) const {
   return t.carried.subspan(on_shares() ? kDout + 1 : kDout, query_key_norm_.carried(1).size());
 }
 
+Tensors ResidualBranch::carried_codes(const LayerTensors& t, CarriedCodes of) const {
+  if (!carries_codes()) return {};
+  return t.carried.subspan(kDout + query_key_norm_.carried(1).size() + of, Product::kKept);
+}
+
+double ResidualBranch::carried_bytes(BatchShape shape, bool codes) const {
+  double bytes = 0;
+  for (const auto& spec : carried(shape))
+    if (is_float8(spec.dtype) == codes) bytes += static_cast<double>(spec.bytes());
+  return bytes;
+}
+
+// A phase that uses what is carried counts as using all of it, the codes too. This is taken back: rounding counts what it
+// writes of them, and products read operands in the time of their FLOPs.
+void ResidualBranch::count_carried_codes(CallSteps& steps, BatchShape shape) const {
+  if (!carries_codes()) return;
+  const double codes = carried_bytes(shape, true);
+  for (auto& step : steps.steps())
+    if (step.phase.carried) step.phase.float8_bytes -= codes * (step.phase.carried == Access::update ? 2 : 1);
+}
+
 std::vector<TensorSpec> ResidualBranch::saved_of_middle(BatchShape shape) const {
   return {{in_result_, config_.dtype, {shape.tokens(), in_.outputs()}}};
 }
@@ -99,6 +120,9 @@ std::vector<TensorSpec> ResidualBranch::carried(BatchShape shape) const {
                    config_.dtype,
                    {n, on_grid() ? config_.hidden / config_.tensor().grid.side : config_.hidden}});
   std::ranges::copy(query_key_norm_.carried(n), std::back_inserter(all));
+  if (carries_codes())
+    for (const auto& specs : {in_.kept_codes(all[kDin].name, n), out_.kept_codes("the gradient of the result", n)})
+      std::ranges::copy(specs, std::back_inserter(all));
   if (result_norm_ && !on_shares()) all.push_back(result_norm_.carried(shape.tokens()));
   if (skips_from_) all.push_back({"gradient of the skip's weight", accumulator_of(config_.dtype), {config_.hidden}});
   return all;
@@ -140,7 +164,7 @@ void ResidualBranch::add_middle(CallSteps& steps, LayerCall call, BatchShape sha
         auto of_middle = middle_context(ctx);
         run(of_middle, t);
       };
-    if ((on_shares() || result_norm_) && step.phase.carried == Access::overwrite)
+    if ((on_shares() || result_norm_ || carries_codes()) && step.phase.carried == Access::overwrite)
       step.phase.carried = Access::update;  // a gradient is carried already
   }
 }

@@ -74,6 +74,14 @@ class ResidualBranch : public TransformerLayer {
   // Positions in saved(); a layer's own tensors follow, then those of the further norms. Positions in carried().
   enum Saved : std::size_t { kStatistics, kInResult, kOwn };
   enum Carried : std::size_t { kDnormed, kDin, kDout };  // kDout only on shares; the further norms' follow
+  // With products of 8 bits, the input half rounds the gradient of a product's result once for both halves, and carries the
+  // codes that the weight half reads (Product::kept_codes). In pieces and in tiles of the inner features, the halves round
+  // other rows; with adapters, the matrices have no gradients.
+  [[nodiscard]] bool carries_codes() const {
+    return config_.products == Products::fp8 && !on_shares() && !in_inner_tiles() && config_.adapters.rank == 0;
+  }
+  enum CarriedCodes : std::size_t { kOfIn, kOfOut = Product::kKept };
+  [[nodiscard]] Tensors carried_codes(const LayerTensors& t, CarriedCodes of) const;
   // In inner tiles, the gradient of the result of `in` is not carried.
   [[nodiscard]] std::size_t dout() const { return in_inner_tiles() ? kDin : kDout; }
   struct Parts {
@@ -132,6 +140,8 @@ class ResidualBranch : public TransformerLayer {
   }
   // Those of products that have operands of 8 bits.
   [[nodiscard]] double float8(double product_flops) const { return config_.products == Products::fp8 ? product_flops : 0; }
+  [[nodiscard]] double carried_bytes(BatchShape shape, bool codes) const;  // of the codes, or of the rest
+  void count_carried_codes(CallSteps& steps, BatchShape shape) const;
   [[nodiscard]] double flops_at_once(BatchShape shape) const {
     return middle_at_once() ? middle_flops(middle_shape(shape)) : 0;
   }
@@ -191,6 +201,7 @@ class ResidualBranch : public TransformerLayer {
   void end_forward(CallSteps& steps, std::vector<PhaseWork> work, const Take& take) const;
   void residual_grad(CallSteps& steps, std::vector<PhaseWork> work, const Take& take) const;
 
+  using Calls = Product::Calls;
   // A phase of a product in turns: a tile of its weights, for a piece of the rows.
   struct Turn {
     std::uint32_t tile = 0, piece = 0;
@@ -210,6 +221,9 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] double turn_flops(BatchShape shape, const Product& product, std::int64_t width, const RowPieces& rows,
                                   const Turn& turn) const {
     return product_flops(shape, width) / product.tiles() * rows.fraction(turn.piece);
+  }
+  static double turn_rows(BatchShape shape, const RowPieces& rows, const Turn& turn) {
+    return static_cast<double>(shape.tokens()) * rows.fraction(turn.piece);
   }
   [[nodiscard]] RowPieces pieces(CallSteps& steps, const std::string& name, BatchShape shape, bool in_turn) const;
   void cut_norm(CallSteps& steps, BatchShape shape, const RowPieces& rows, Half half) const;

@@ -35,15 +35,16 @@ std::uint64_t ResidualBranch::decode_bytes() const {
   const auto norm = scratch_of({{"", config_.dtype, {1, config_.hidden}}, norm_.statistics(1)});
   for (const auto& spec : query_key_norm_.saved(1)) query_key.take(spec);
   const auto last = in_.tiles() - 1;
-  return position.peak_bytes() + std::max({norm + in_.scratch_bytes(last, 1), norm + out_.scratch_bytes(last, 1),
-                                           query_key.peak_bytes() + query_key_norm_.scratch_bytes(1)});
+  return position.peak_bytes() +
+         std::max({norm + in_.scratch_bytes(last, 1, Calls::forward), norm + out_.scratch_bytes(last, 1, Calls::forward),
+                   query_key.peak_bytes() + query_key_norm_.scratch_bytes(1)});
 }
 
 void ResidualBranch::in_position(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile, TensorView result,
                                  ScratchArena arena) const {
   const auto normed = arena.take(config_.dtype, {1, config_.hidden}), statistics = arena.take(norm_.statistics(1));
   norm_.forward(ctx, t.weights, normed, t.x, statistics);
-  in_.forward(ctx, in_.prepare(ctx, t.weights, tile, 1, arena), result, normed, Accumulate::no);
+  in_.forward(ctx, in_.prepare(ctx, t.weights, tile, 1, arena, Calls::forward), result, normed, Accumulate::no);
 }
 
 void ResidualBranch::norm_position(LayerContext& ctx, Tensors weights, TensorView qkv, ScratchArena arena) const {
@@ -75,7 +76,8 @@ void ResidualBranch::decode_in_tiles(CallSteps& steps) const {
                 .saved = Access::update,
                 .scratch_bytes = decode_bytes(),
                 .flops = turn_flops({1, 1}, in_, in_.outputs(), {}, turn),
-                .float8_flops = float8(turn_flops({1, 1}, in_, in_.outputs(), {}, turn))};
+                .float8_flops = float8(turn_flops({1, 1}, in_, in_.outputs(), {}, turn)),
+                .float8_bytes = in_.rounding_bytes(true, 1, 0)};
     std::ranges::copy(in_.params(turn.tile), std::back_inserter(phase.weights));
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       const ScratchArena arena(ctx.scratch);
@@ -92,6 +94,7 @@ void ResidualBranch::decode_in_tiles(CallSteps& steps) const {
     phase.scratch_bytes = decode_bytes();
     phase.flops = turn_flops({1, 1}, out_, out_.inputs(), {}, turn);
     phase.float8_flops = float8(phase.flops);
+    phase.float8_bytes = out_.rounding_bytes(true, 1, 0);
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch);
       const ResultNorm::Saved of_norm{t.saved.back(), arena.take(norm_.statistics(1))};

@@ -72,10 +72,12 @@ void ResidualBranch::in_forward(CallSteps& steps, BatchShape shape, const RowPie
     Phase phase{.weights = in_.params(turn.tile),
                 .x = norms,
                 .saved = norms ? Access::overwrite : Access::update,
-                .scratch_bytes = result.scratch_bytes() + std::max(normed.scratch_bytes() + in_.scratch_bytes(turn.tile, n),
-                                                                   ends ? query_key_norm_.scratch_bytes(n) : 0),
+                .scratch_bytes =
+                    result.scratch_bytes() + std::max(normed.scratch_bytes() + in_.scratch_bytes(turn.tile, n, Calls::forward),
+                                                      ends ? query_key_norm_.scratch_bytes(n) : 0),
                 .flops = turn_flops(shape, in_, in_.outputs(), rows, turn) + (ends ? flops_at_once(shape) : 0),
-                .float8_flops = float8(turn_flops(shape, in_, in_.outputs(), rows, turn))};
+                .float8_flops = float8(turn_flops(shape, in_, in_.outputs(), rows, turn)),
+                .float8_bytes = in_.rounding_bytes(true, turn_rows(shape, rows, turn), 0)};
     if (norms) norm_.name_params(phase.weights);
     if (ends) query_key_norm_.name_params(phase.weights);
     if (ends) phase.work = CallSteps::uses({}, begins_middle(LayerCall::forward));
@@ -89,7 +91,7 @@ void ResidualBranch::in_forward(CallSteps& steps, BatchShape shape, const RowPie
       auto room = arena;  // the norms of q and k use it, too
       const auto x = normed.view(t, room);
       if (norms) norm_.forward(ctx, t.weights, x, t.x, t.saved[kStatistics]);
-      const auto ready = in_.prepare(ctx, t.weights, turn.tile, n, room);
+      const auto ready = in_.prepare(ctx, t.weights, turn.tile, n, room, Calls::forward);
       rows.each_rank(t, turn.piece, x, [&](const TensorView& some, std::int64_t at) {
         in_.forward(ctx, ready, row_slice(to, at, some.shape[0]), some, Accumulate::no);
       });
@@ -108,9 +110,10 @@ void ResidualBranch::out_forward(CallSteps& steps, BatchShape shape, const RowPi
   each_turn(out_, rows, [&](const Turn& turn) {
     const bool norms = turn.last && result_norm_ && !rows.shared() && !sums_result();
     auto phase = out_phase(turn, norms);
-    phase.scratch_bytes = middle.scratch_bytes() + out_.scratch_bytes(turn.tile, n);
+    phase.scratch_bytes = middle.scratch_bytes() + out_.scratch_bytes(turn.tile, n, Calls::forward);
     phase.flops = turn_flops(shape, out_, out_.inputs(), rows, turn);
     phase.float8_flops = float8(phase.flops);
+    phase.float8_bytes = out_.rounding_bytes(true, turn_rows(shape, rows, turn), 0);
     middle.use(phase, turn.reads());
     rows.use_all(phase, turn.piece, turn.tile == 0 ? Access::overwrite : Access::update);
     if (turn.last_tile) rows.keep_last(phase, turn.piece);
@@ -139,7 +142,7 @@ void ResidualBranch::run_out(LayerContext& ctx, const LayerTensors& t, const Tur
   const bool adds = !on_shares() && !result_norm_;
   const auto how = adds && config_.tensor().leads() ? Accumulate::yes : Accumulate::no;
   if (adds && turn.first) begin_residual(ctx, t.y, t.x);
-  const auto ready = out_.prepare(ctx, t.weights, turn.tile, middle.shape[0], arena);
+  const auto ready = out_.prepare(ctx, t.weights, turn.tile, middle.shape[0], arena, Calls::forward);
   rows.each_rank(t, turn.piece, result_norm_ ? saved.result : t.y, [&](const TensorView& to, std::int64_t at) {
     out_.forward(ctx, ready, to, row_slice(middle, at, to.shape[0]), how);
   });

@@ -46,11 +46,14 @@ void ResidualBranch::inner_forward(CallSteps& steps, LayerCall call, BatchShape 
   const auto access = tile == 0 ? Access::overwrite : Access::update;
   ScratchArena measured;
   const auto each = Inner(*this, measured, shape.tokens(), false).each;
+  const auto all_rows = static_cast<double>(shape.tokens());
   Phase phase{.weights = inner_params(tile),
               .x = true,
-              .scratch_bytes = measured.peak_bytes() + in_.scratch_bytes(tile, each) + out_.scratch_bytes(tile, each),
+              .scratch_bytes = measured.peak_bytes() + in_.scratch_bytes(tile, each, Calls::forward) +
+                               out_.scratch_bytes(tile, each, Calls::forward),
               .flops = forward_flops(shape) / in_.tiles(),
-              .float8_flops = float8(forward_flops(shape) / in_.tiles())};
+              .float8_flops = float8(forward_flops(shape) / in_.tiles()),
+              .float8_bytes = in_.rounding_bytes(true, all_rows, 0) + out_.rounding_bytes(true, all_rows, 0)};
   if (forward || result_norm_) phase.saved = access;
   if (!result_norm_) phase.y = access;
   if (norms) phase.y = Access::overwrite;
@@ -62,7 +65,8 @@ void ResidualBranch::inner_forward(CallSteps& steps, LayerCall call, BatchShape 
         forward ? saved_of_norms(t).result : ResultNorm::Saved{result_norm_ ? t.saved.back() : TensorView{}, all.statistics};
     const auto result = result_norm_ ? of_norm.result : t.y;
     const auto how = tile != 0 ? Accumulate::yes : result_norm_ ? Accumulate::no : begin_residual(ctx, t.y, t.x);
-    const auto in = in_.prepare(ctx, t.weights, tile, each, arena), out = out_.prepare(ctx, t.weights, tile, each, arena);
+    const auto in = in_.prepare(ctx, t.weights, tile, each, arena, Calls::forward),
+               out = out_.prepare(ctx, t.weights, tile, each, arena, Calls::forward);
     const NormStatistics statistics(forward ? t.saved[kStatistics] : all.statistics);
     each_row_tile(t.x.shape[0], [&](comm::Block rows) {
       const auto some = all.first_rows(rows.count);
@@ -85,7 +89,7 @@ std::vector<PhaseParam> ResidualBranch::inner_params(std::uint32_t tile) const {
 void ResidualBranch::inner_backward(CallSteps& steps, BatchShape shape, std::uint32_t tile) const {
   ScratchArena measured;
   const auto each = Inner(*this, measured, shape.tokens(), true).each;
-  const auto products = in_.scratch_bytes(tile, each) + out_.scratch_bytes(tile, each),
+  const auto products = in_.scratch_bytes(tile, each, Calls::both) + out_.scratch_bytes(tile, each, Calls::input_grad),
              gradients = std::max(in_.gradient_bytes(tile, each), out_.gradient_bytes(tile, each));
   Phase phase{.weights = inner_params(tile),
               .gradients = inner_params(tile),
@@ -96,6 +100,8 @@ void ResidualBranch::inner_backward(CallSteps& steps, BatchShape shape, std::uin
               .scratch_bytes = measured.peak_bytes() + products + gradients,
               .flops = (3 * product_flops(shape, in_.outputs()) + 2 * product_flops(shape, out_.inputs())) / in_.tiles()};
   phase.float8_flops = float8(phase.flops);
+  const auto rows = static_cast<double>(shape.tokens());  // rounded for each product
+  phase.float8_bytes = in_.rounding_bytes(true, 2 * rows, 2 * rows) + out_.rounding_bytes(true, rows, 2 * rows);
   if (tile == 0) result_norm_.name_params(phase.weights);
   if (in_.is_last(tile)) phase.dx = Access::overwrite;
   if (in_.is_last(tile)) result_norm_.name_params(phase.gradients);
@@ -108,7 +114,8 @@ void ResidualBranch::run_inner_backward(LayerContext& ctx, const LayerTensors& t
   const Inner all(*this, arena, ctx.shape.tokens(), true);
   if (result_norm_ && tile == 0 && input_half)
     result_norm_.input_grad(ctx, t.weights, dresult(t), t.dy, saved_of_norms(t).result, 0);
-  const auto in = in_.prepare(ctx, t.weights, tile, all.each, arena), out = out_.prepare(ctx, t.weights, tile, all.each, arena);
+  const auto in = in_.prepare(ctx, t.weights, tile, all.each, arena, Calls::both),
+             out = out_.prepare(ctx, t.weights, tile, all.each, arena, Calls::input_grad);
   const auto dnormed = t.carried[kDnormed];
   each_row_tile(ctx.shape.tokens(), [&](comm::Block rows) {
     const auto some = all.first_rows(rows.count);

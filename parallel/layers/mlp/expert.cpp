@@ -45,19 +45,30 @@ double Expert::flops(double rows) const {
   return 2 * rows * static_cast<double>(up_.inputs() * up_.outputs() + down_.inputs() * down_.outputs());
 }
 
+// An expert's phase counts no scratch (Phase::touched_bytes), so it adds the codes: a byte beside four.
+double Expert::rounding_bytes(Calls calls, double rows) const {
+  constexpr double kWithCodes = 1.25;
+  const bool weights = calls != Calls::weight_grad;
+  const double of_x = calls != Calls::input_grad ? rows : 0, of_dy = calls != Calls::forward ? rows : 0;
+  return kWithCodes * (up_.rounding_bytes(weights, of_x, of_dy) + down_.rounding_bytes(weights, of_x, of_dy));
+}
+
 // The two products use the same scratch in turn.
 std::uint64_t Expert::scratch_bytes(std::int64_t rows) const {
-  return scratch_of({middle(rows)}) + std::max({up_.scratch_bytes(0, rows), down_.scratch_bytes(0, rows),
-                                                up_.gradient_bytes(0, rows), down_.gradient_bytes(0, rows)});
+  std::uint64_t most = 0;
+  for (const auto* const product : {&up_, &down_})
+    most = std::max({most, product->scratch_bytes(0, rows, Calls::forward), product->scratch_bytes(0, rows, Calls::input_grad),
+                     product->gradient_bytes(0, rows)});
+  return scratch_of({middle(rows)}) + most;
 }
 
 void Expert::forward(LayerContext& ctx, Tensors weights, TensorView y, TensorView up, TensorView x, ScratchArena arena) const {
   const auto rows = x.shape[0];
   const auto activated = arena.take(middle(rows));
   auto again = arena;
-  up_.forward(ctx, up_.prepare(ctx, weights, 0, rows, again), up, x, Accumulate::no);
+  up_.forward(ctx, up_.prepare(ctx, weights, 0, rows, again, Calls::forward), up, x, Accumulate::no);
   ctx.math.activation(ctx.stream, activation_, activated, up);
-  down_.forward(ctx, down_.prepare(ctx, weights, 0, rows, arena), y, activated, Accumulate::no);
+  down_.forward(ctx, down_.prepare(ctx, weights, 0, rows, arena, Calls::forward), y, activated, Accumulate::no);
 }
 
 void Expert::input_grad(LayerContext& ctx, Tensors weights, TensorView dx, TensorView dup, TensorView dy, TensorView up,
@@ -65,9 +76,9 @@ void Expert::input_grad(LayerContext& ctx, Tensors weights, TensorView dx, Tenso
   const auto rows = dy.shape[0];
   const auto dmiddle = arena.take(middle(rows));
   auto again = arena;
-  down_.input_grad(ctx, down_.prepare(ctx, weights, 0, rows, again), dmiddle, dy);
+  down_.input_grad(ctx, down_.prepare(ctx, weights, 0, rows, again, Calls::input_grad), dmiddle, dy);
   ctx.math.activation_grad(ctx.stream, activation_, dup, dmiddle, up);
-  up_.input_grad(ctx, up_.prepare(ctx, weights, 0, rows, arena), dx, dup);
+  up_.input_grad(ctx, up_.prepare(ctx, weights, 0, rows, arena, Calls::input_grad), dx, dup);
 }
 
 void Expert::weight_grad(LayerContext& ctx, Tensors weights, Tensors gradients, TensorView dup, TensorView dy, TensorView up,

@@ -24,6 +24,8 @@ class Expert {
   void name_params(std::vector<PhaseParam>& of_phase) const;
   void name_adapters(std::vector<PhaseParam>& of_phase) const;  // weight_grad() needs their weights, too
   [[nodiscard]] double flops(double rows) const;                // of a forward
+  using Calls = Product::Calls;
+  [[nodiscard]] double rounding_bytes(Calls calls, double rows) const;  // of both products
 
   // `up`: the activation's input, kept for the backward. The rows of all tensors are those of this expert, at least one.
   void forward(LayerContext& ctx, Tensors weights, TensorView y, TensorView up, TensorView x, ScratchArena arena) const;

@@ -80,12 +80,13 @@ void Moe::describe_call(CallSteps& steps, LayerCall call, BatchShape shape) cons
 }
 
 // For each row, an expert reads and writes an input and a result of each of its two products' widths.
-Phase Moe::of_expert(std::int64_t tokens, std::uint32_t expert) const {
+Phase Moe::of_expert(std::int64_t tokens, std::uint32_t expert, Expert::Calls calls) const {
   const auto at = rows(tokens);
   const auto row = static_cast<double>(2 * (config_.hidden + experts_[expert].up_width())) * size_of(config_.dtype);
   return {.scratch_bytes = experts_[expert].scratch_bytes(at.most_of(expert)),
           .flops = experts_[expert].flops(at.usual_of(expert)),
           .float8_flops = config_.products == Products::fp8 ? experts_[expert].flops(at.usual_of(expert)) : 0,
+          .float8_bytes = experts_[expert].rounding_bytes(calls, at.usual_of(expert)),
           .touched_bytes = at.usual_of(expert) * row};
 }
 

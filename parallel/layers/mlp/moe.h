@@ -87,7 +87,8 @@ class Moe final : public TransformerLayer {
   [[nodiscard]] double router_flops(std::int64_t tokens) const {
     return 2 * static_cast<double>(tokens * config_.hidden * config_.experts.count);
   }
-  [[nodiscard]] Phase of_expert(std::int64_t tokens, std::uint32_t expert) const;  // its scratch and work
+  // Its scratch and work, in one of these calls.
+  [[nodiscard]] Phase of_expert(std::int64_t tokens, std::uint32_t expert, Expert::Calls calls) const;
 
   void describe_forward(CallSteps& steps, std::int64_t tokens) const;
   void describe_decode(CallSteps& steps) const;

@@ -59,7 +59,7 @@ void Moe::begin_input_half(LayerContext& ctx, const LayerTensors& t, TensorView 
 
 // `dinputs`: the room with the gradient of its inputs.
 void Moe::add_expert_input(CallSteps& steps, std::int64_t tokens, std::uint32_t expert, std::uint32_t dinputs) const {
-  auto phase = of_expert(tokens, expert);
+  auto phase = of_expert(tokens, expert, Expert::Calls::input_grad);
   phase.half = Half::input;
   phase.weights = params_of(experts_[expert]);
   phase.saved = Access::read;
@@ -94,7 +94,7 @@ void Moe::add_input_result(CallSteps& steps, std::int64_t tokens, std::uint32_t 
 
 void Moe::describe_weight_half(CallSteps& steps, std::int64_t tokens) const {
   for (std::uint32_t e = 0; e < here(); ++e) {
-    auto phase = of_expert(tokens, e);
+    auto phase = of_expert(tokens, e, Expert::Calls::weight_grad);
     phase.half = Half::weight;
     experts_[e].name_adapters(phase.weights);
     phase.gradients = params_of(experts_[e]);

@@ -77,7 +77,7 @@ void Moe::add_expert(CallSteps& steps, std::int64_t tokens, std::uint32_t expert
 }
 
 Phase Moe::expert_phase(std::int64_t tokens, std::uint32_t expert) const {
-  auto phase = of_expert(tokens, expert);
+  auto phase = of_expert(tokens, expert, Expert::Calls::forward);
   phase.weights = params_of(experts_[expert]);
   phase.saved = Access::update;
   return phase;

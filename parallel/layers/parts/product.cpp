@@ -70,29 +70,48 @@ std::vector<PhaseParam> Product::adapters(std::uint32_t tile) const {
   return all;
 }
 
-Product::Ready Product::place(std::uint32_t tile, std::int64_t rows, ScratchArena& arena, bool gradient) const {
+Product::Ready Product::place(std::uint32_t tile, std::int64_t rows, ScratchArena& arena, Calls calls, bool kept) const {
+  const bool gradient = calls == Calls::weight_grad;
   const auto dtype = gradient ? accumulator_of(dtype_) : dtype_;
   Ready ready{.tile = tile};
   if (in_columns()) ready.columns = arena.take(dtype_, {rows, tile_.outputs()});
   ready.weights = tile_.place(arena, dtype);
-  if (float8_) ready.weights.codes = tile_.float8_room(arena, rows, gradient);
+  if (float8_) tile_.place_float8(arena, ready.weights, rows, calls, kept);
   if (biases_.size() * fused() > 1) ready.bias = arena.take(dtype, {tile_.outputs()});
   if (adapts(tile) && gradient) ready.adapters = adapters_.place_gradient(arena, rows);
   if (adapts(tile) && !gradient) ready.adapters.forward = adapters_.place(arena, rows);
   return ready;
 }
 
-std::uint64_t Product::scratch_bytes(std::uint32_t tile, std::int64_t rows) const {
-  return measured([&](ScratchArena& arena) { return place(tile, rows, arena, false); });
+std::uint64_t Product::scratch_bytes(std::uint32_t tile, std::int64_t rows, Calls calls) const {
+  return measured([&](ScratchArena& arena) { return place(tile, rows, arena, calls); });
 }
 
-std::uint64_t Product::gradient_bytes(std::uint32_t tile, std::int64_t rows) const {
-  return measured([&](ScratchArena& arena) { return place(tile, rows, arena, true); });
+std::uint64_t Product::gradient_bytes(std::uint32_t tile, std::int64_t rows, bool kept) const {
+  return measured([&](ScratchArena& arena) { return place(tile, rows, arena, Calls::weight_grad, kept); });
 }
 
-Product::Ready Product::prepare(LayerContext& ctx, Tensors weights, std::uint32_t tile, std::int64_t rows,
-                                ScratchArena& arena) const {
-  auto ready = place(tile, rows, arena, false);
+// The codes in scratch count with the scratch.
+double Product::rounding_bytes(bool weights, double rows_of_x, double rows_of_dy, bool keeps) const {
+  if (!float8_) return 0;
+  const auto in = static_cast<double>(tile_.inputs()), out = static_cast<double>(tile_.outputs());
+  return float8_rounding_bytes(0) * ((weights ? in * out : 0) + rows_of_x * in) +
+         float8_rounding_bytes(keeps ? 1 : 0) * rows_of_dy * out;
+}
+
+std::vector<TensorSpec> Product::kept_codes(const std::string& of, std::int64_t rows) const {
+  return {{"codes of " + of, kFloat8Gradients, float8_shape(tiles() * tile_.outputs(), rows)},
+          {"scales of " + of, DType::fp32, {tiles()}}};
+}
+
+Float8Matrix Product::of_tile(Tensors kept, std::uint32_t tile) const {
+  if (kept.empty()) return {};
+  return {.turned = row_slice(kept[0], tile * tile_.outputs(), tile_.outputs()), .scale = part(kept[1], tile, {1})};
+}
+
+Product::Ready Product::prepare(LayerContext& ctx, Tensors weights, std::uint32_t tile, std::int64_t rows, ScratchArena& arena,
+                                Calls calls) const {
+  auto ready = place(tile, rows, arena, calls);
   ready.params = weights;
   ready.weights = tile_.prepare(ctx, weights, ready.weights);
   return ready;
@@ -154,18 +173,18 @@ TensorView Product::own_columns(LayerContext& ctx, const Ready& ready, const Ten
   return columns;
 }
 
-void Product::input_grad(LayerContext& ctx, const Ready& ready, TensorView dx, TensorView dy) const {
+void Product::input_grad(LayerContext& ctx, const Ready& ready, TensorView dx, TensorView dy, Tensors kept) const {
   const auto how = of_inputs() || ready.tile == 0 ? Accumulate::no : Accumulate::yes;
-  tile_.input_grad(ctx, ready.weights, dx, own_columns(ctx, ready, dy), how);
+  tile_.input_grad(ctx, ready.weights, dx, own_columns(ctx, ready, dy), how, of_tile(kept, ready.tile));
   if (adapts(ready.tile)) adapters_.add(ctx, ready.params, ready.adapters.forward, LowRank::Of::dy, dx, dy, ready.tile);
 }
 
 void Product::weight_grad(LayerContext& ctx, Tensors weights, Tensors gradients, std::uint32_t tile, TensorView dy,
-                          TensorView x, Accumulate accumulate, ScratchArena arena) const {
-  const auto room = place(tile, x.shape[0], arena, true);
-  const auto of_tile = own_columns(ctx, room, dy);
-  tile_.weight_grad(ctx, gradients, room.weights, of_tile, x, accumulate);
-  if (!of_inputs()) tile_bias_grad(ctx, gradients, tile, room.bias, of_tile, accumulate);
+                          TensorView x, Accumulate accumulate, ScratchArena arena, Tensors kept) const {
+  const auto room = place(tile, x.shape[0], arena, Calls::weight_grad, !kept.empty());
+  const auto of_columns = own_columns(ctx, room, dy);
+  tile_.weight_grad(ctx, gradients, room.weights, of_columns, x, accumulate, of_tile(kept, tile));
+  if (!of_inputs()) tile_bias_grad(ctx, gradients, tile, room.bias, of_columns, accumulate);
   if (adapts(tile)) adapters_.weight_grad(ctx, weights, gradients, room.adapters, dy, x, accumulate, tile);
 }
 

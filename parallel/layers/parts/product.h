@@ -72,23 +72,30 @@ class Product {
                bias = {};  // scratch for the tile's columns of y or dy, and for a bias that comes from several tensors
     LowRank::GradientRoom adapters = {};
   };
-  // `rows`: the most of a call.
-  [[nodiscard]] Ready prepare(LayerContext& ctx, Tensors weights, std::uint32_t tile, std::int64_t rows,
-                              ScratchArena& arena) const;
+  using Calls = Projection::Calls;
+  // `rows`: the most of a call; `calls`: those that follow.
+  [[nodiscard]] Ready prepare(LayerContext& ctx, Tensors weights, std::uint32_t tile, std::int64_t rows, ScratchArena& arena,
+                              Calls calls) const;
   void forward(LayerContext& ctx, const Ready& ready, TensorView y, TensorView x, Accumulate accumulate) const;
-  // With tiles of results, dx is a sum over the tiles, which the first one writes.
-  void input_grad(LayerContext& ctx, const Ready& ready, TensorView dx, TensorView dy) const;
+  // With tiles of results, dx is a sum over the tiles, which the first one writes. `kept`: tensors of kept_codes(), or empty.
+  void input_grad(LayerContext& ctx, const Ready& ready, TensorView dx, TensorView dy, Tensors kept = {}) const;
   void weight_grad(LayerContext& ctx, Tensors weights, Tensors gradients, std::uint32_t tile, TensorView dy, TensorView x,
-                   Accumulate accumulate, ScratchArena arena) const;
+                   Accumulate accumulate, ScratchArena arena, Tensors kept = {}) const;
+  // With products of 8 bits, input_grad() may keep the codes of the transposed dy, so that weight_grad() need not round it: the
+  // tensors for all tiles, with as many rows of dy in each call.
+  static constexpr std::size_t kKept = 2;
+  [[nodiscard]] std::vector<TensorSpec> kept_codes(const std::string& of, std::int64_t rows) const;
   // For tiles of inputs: weight_grad() leaves out the gradient of the bias, which does not depend on the tile.
   void bias_grad(LayerContext& ctx, Tensors gradients, TensorView dy, Accumulate accumulate) const;
-  // The scratch of prepare(), and of weight_grad().
-  [[nodiscard]] std::uint64_t scratch_bytes(std::uint32_t tile, std::int64_t rows) const;
-  [[nodiscard]] std::uint64_t gradient_bytes(std::uint32_t tile, std::int64_t rows) const;
+  // The scratch of prepare(), and of weight_grad(), which may get kept codes.
+  [[nodiscard]] std::uint64_t scratch_bytes(std::uint32_t tile, std::int64_t rows, Calls calls) const;
+  [[nodiscard]] std::uint64_t gradient_bytes(std::uint32_t tile, std::int64_t rows, bool kept = false) const;
+  // What rounding to 8 bits moves outside scratch for a tile: weights, and so many rows of x and of dy. `keeps`: dy's codes.
+  [[nodiscard]] double rounding_bytes(bool weights, double rows_of_x, double rows_of_dy, bool keeps = false) const;
 
  private:
-  // `gradient`: for weight_grad(), else for prepare().
-  [[nodiscard]] Ready place(std::uint32_t tile, std::int64_t rows, ScratchArena& arena, bool gradient) const;
+  [[nodiscard]] Ready place(std::uint32_t tile, std::int64_t rows, ScratchArena& arena, Calls calls, bool kept = false) const;
+  [[nodiscard]] Float8Matrix of_tile(Tensors kept, std::uint32_t tile) const;
   [[nodiscard]] bool in_columns() const { return tiles() > 1 && spec_.tiles.cut == Cut::columns; }
   [[nodiscard]] bool of_inputs() const { return spec_.tiles.cut == Cut::inputs; }
   // Results in one tensor, if a tile has columns of each: they are not adjacent in it.

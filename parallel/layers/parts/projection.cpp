@@ -2,7 +2,6 @@
 #include <numeric>
 #include <stdexcept>
 
-#include <terrace/core/math/float8.h>
 #include <terrace/parallel/layers/parts/grid_cut.h>
 #include <terrace/parallel/layers/parts/projection.h>
 
@@ -40,31 +39,12 @@ void each_part(Tensors tensors, const TensorView& whole, F&& use) {
   }
 }
 
-// Where the operands of a product lie that are rounded to 8 bits: c[m,n] = op(a)[m,k] · op(b)[k,n].
-struct Float8Operands {
-  Float8Operands(ScratchArena arena, std::int64_t m, std::int64_t n, std::int64_t k, DType of_a, DType of_b)
-      : a(arena.take(of_a, {m, math::float8_columns(k)})),
-        b(arena.take(of_b, {n, math::float8_columns(k)})),
-        scales(arena.take(DType::fp32, {2})),
-        bytes(arena.peak_bytes()) {}
-  TensorView a, b, scales;
-  std::uint64_t bytes;
+// Where the operand of a product is rounded to 8 bits.
+struct Operand {
+  Operand(ScratchArena& arena, DType of, std::int64_t rows, std::int64_t columns)
+      : codes(arena.take(of, float8_shape(rows, columns))), scale(arena.take(DType::fp32, {1})) {}
+  TensorView codes, scale;
 };
-
-// Activations and weights have the format with more leading bits, gradients the one with more exponents.
-constexpr DType kValues = DType::e4m3, kGradients = DType::e5m2;
-
-// c (+)= op(a) · op(b) + bias: in their dtype, or rounded to 8 bits in the scratch `codes`.
-void multiply(LayerContext& ctx, const TensorView& codes, const MatrixView& c, const MatrixView& a, Transpose ta, DType of_a,
-              const MatrixView& b, Transpose tb, DType of_b, const TensorView& bias, Accumulate accumulate) {
-  if (codes.empty()) return ctx.math.matmul(ctx.stream, c, a, ta, b, tb, bias, accumulate);
-  const auto k = ta == Transpose::yes ? rows_of(a) : columns_of(a);
-  const Float8Operands to(ScratchArena(codes), rows_of(c), columns_of(c), k, of_a, of_b);
-  const auto scale_a = part(to.scales, 0, {1}), scale_b = part(to.scales, 1, {1});
-  ctx.math.quantise(ctx.stream, to.a, scale_a, a, ta);
-  ctx.math.quantise(ctx.stream, to.b, scale_b, b, tb == Transpose::yes ? Transpose::no : Transpose::yes);
-  ctx.math.matmul_float8(ctx.stream, c, to.a, to.b, scale_a, scale_b, bias, accumulate);
-}
 
 }  // namespace
 
@@ -154,13 +134,21 @@ Projection::Whole Projection::place(ScratchArena& arena, DType dtype) const {
   return place;
 }
 
-TensorView Projection::float8_room(ScratchArena& arena, std::int64_t rows, bool gradient) const {
-  const auto bytes = [](std::int64_t m, std::int64_t n, std::int64_t k) {
-    return Float8Operands(ScratchArena(), m, n, k, kValues, kValues).bytes;
-  };
-  const auto most =
-      gradient ? bytes(outputs(), inputs_, rows) : std::max(bytes(rows, outputs(), inputs_), bytes(rows, inputs_, outputs()));
-  return arena.take(kValues, {static_cast<std::int64_t>(most)});
+void Projection::place_float8(ScratchArena& arena, Whole& place, std::int64_t rows, Calls calls, bool kept) const {
+  ScratchArena room;  // measures
+  if (calls == Calls::weight_grad) {
+    static_cast<void>(Operand(room, kFloat8Values, inputs_, rows));
+    if (!kept) static_cast<void>(Operand(room, kFloat8Gradients, outputs(), rows));
+  } else {
+    const bool forward = calls != Calls::input_grad, input_grad = calls != Calls::forward;
+    const auto to = out_in_ ? outputs() : inputs_, from = out_in_ ? inputs_ : outputs();  // rows and columns as stored
+    if (out_in_ ? forward : input_grad) place.codes.codes = arena.take(kFloat8Values, float8_shape(to, from));
+    if (out_in_ ? input_grad : forward) place.codes.turned = arena.take(kFloat8Values, float8_shape(from, to));
+    place.codes.scale = arena.take(DType::fp32, {1});
+    static_cast<void>(
+        Operand(room, kFloat8Values, rows, std::max(forward ? inputs_ : 0, input_grad ? outputs() : std::int64_t{0})));
+  }
+  place.room = arena.take(kFloat8Values, {static_cast<std::int64_t>(room.peak_bytes())});
 }
 
 Tensors Projection::matrices(Tensors tensors) const { return tensors.subspan(first_, outputs_.size()); }
@@ -174,23 +162,40 @@ Projection::Whole Projection::prepare(LayerContext& ctx, Tensors weights, const 
               [&](const TensorView& tensor, const TensorView& its_place) { ctx.math.convert(ctx.stream, its_place, tensor); });
     return place_of_all;
   };
-  return {whole(matrices(weights), place.matrix, {outputs(), inputs_}),
-          bias_ && adds_bias_ ? whole(biases(weights), place.bias, {outputs()}) : TensorView{}, place.codes};
+  auto ready = place;
+  ready.matrix = whole(matrices(weights), place.matrix, {outputs(), inputs_});
+  ready.bias = bias_ && adds_bias_ ? whole(biases(weights), place.bias, {outputs()}) : TensorView{};
+  const auto& [codes, turned, scale] = place.codes;
+  if (!scale.empty()) ctx.math.quantise(ctx.stream, codes, turned, scale, ready.matrix);
+  return ready;
 }
 
 void Projection::forward(LayerContext& ctx, const Whole& weights, MatrixView y, TensorView x, Accumulate accumulate) const {
-  multiply(ctx, weights.codes, y, x, Transpose::no, kValues, weights.matrix, out_in_ ? Transpose::yes : Transpose::no, kValues,
-           weights.bias, accumulate);
+  if (weights.room.empty())
+    return ctx.math.matmul(ctx.stream, y, x, Transpose::no, weights.matrix, out_in_ ? Transpose::yes : Transpose::no,
+                           weights.bias, accumulate);
+  ScratchArena arena(weights.room);
+  const Operand of_x(arena, kFloat8Values, rows_of(x), inputs_);
+  ctx.math.quantise(ctx.stream, of_x.codes, {}, of_x.scale, x);
+  const auto& [codes, turned, scale] = weights.codes;
+  ctx.math.matmul_float8(ctx.stream, y, of_x.codes, out_in_ ? codes : turned, of_x.scale, scale, weights.bias, accumulate);
 }
 
-void Projection::input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, MatrixView dy,
-                            Accumulate accumulate) const {
-  multiply(ctx, weights.codes, dx, dy, Transpose::no, kGradients, weights.matrix, out_in_ ? Transpose::no : Transpose::yes,
-           kValues, {}, accumulate);
+void Projection::input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, MatrixView dy, Accumulate accumulate,
+                            const Float8Matrix& kept) const {
+  if (weights.room.empty())
+    return ctx.math.matmul(ctx.stream, dx, dy, Transpose::no, weights.matrix, out_in_ ? Transpose::no : Transpose::yes, {},
+                           accumulate);
+  ScratchArena arena(weights.room);
+  const Operand place(arena, kFloat8Gradients, rows_of(dy), outputs());
+  const auto of_dy = kept.scale.empty() ? place.scale : kept.scale;
+  ctx.math.quantise(ctx.stream, place.codes, kept.turned, of_dy, dy);
+  const auto& [codes, turned, scale] = weights.codes;
+  ctx.math.matmul_float8(ctx.stream, dx, place.codes, out_in_ ? turned : codes, of_dy, scale, {}, accumulate);
 }
 
 void Projection::weight_grad(LayerContext& ctx, Tensors gradients, const Whole& place, MatrixView dy, TensorView x,
-                             Accumulate accumulate) const {
+                             Accumulate accumulate, const Float8Matrix& kept) const {
   // `compute(to, accumulate)` makes the gradient of all tensors at once.
   const auto make = [&](Tensors tensors, const TensorView& place_of_all, Shape shape, auto&& compute) {
     if (is_frozen(tensors)) return;
@@ -207,14 +212,29 @@ void Projection::weight_grad(LayerContext& ctx, Tensors gradients, const Whole& 
     for (const TensorView& part_of_sum : biases(gradients)) ctx.math.zero(ctx.stream, part_of_sum);
   }
   make(matrices(gradients), place.matrix, {outputs(), inputs_},
-       [&](const TensorView& to, Accumulate how) { gradient_product(ctx, to, dy, x, how, place.codes); });
+       [&](const TensorView& to, Accumulate how) { gradient_product(ctx, to, dy, x, how, place.room, kept); });
 }
 
 void Projection::gradient_product(LayerContext& ctx, TensorView to, const MatrixView& dy, const MatrixView& x,
-                                  Accumulate accumulate, const TensorView& codes) const {
-  const MatrixView &rows = out_in_ ? dy : x, &columns = out_in_ ? x : dy;
-  multiply(ctx, codes, to, rows, Transpose::yes, out_in_ ? kGradients : kValues, columns, Transpose::no,
-           out_in_ ? kValues : kGradients, {}, accumulate);
+                                  Accumulate accumulate, const TensorView& room, const Float8Matrix& kept) const {
+  if (room.empty()) {
+    const MatrixView &rows = out_in_ ? dy : x, &columns = out_in_ ? x : dy;
+    return ctx.math.matmul(ctx.stream, to, rows, Transpose::yes, columns, Transpose::no, {}, accumulate);
+  }
+  ScratchArena arena(room);
+  const Operand of_x(arena, kFloat8Values, inputs_, rows_of(x));
+  ctx.math.quantise(ctx.stream, {}, of_x.codes, of_x.scale, x);
+  auto of_dy = kept;
+  if (kept.turned.empty()) {
+    const Operand place(arena, kFloat8Gradients, outputs(), rows_of(dy));
+    of_dy = {.turned = place.codes, .scale = place.scale};
+    ctx.math.quantise(ctx.stream, {}, of_dy.turned, of_dy.scale, dy);
+  }
+  const auto multiply = [&](const TensorView& a, const TensorView& a_scale, const TensorView& b, const TensorView& b_scale) {
+    ctx.math.matmul_float8(ctx.stream, to, a, b, a_scale, b_scale, {}, accumulate);
+  };
+  out_in_ ? multiply(of_dy.turned, of_dy.scale, of_x.codes, of_x.scale)
+          : multiply(of_x.codes, of_x.scale, of_dy.turned, of_dy.scale);
 }
 
 void Projection::pack(LayerContext& ctx, Tensors weights, const Whole& to) const {

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/parallel/layers/parts/float8_matrix.h>
 #include <terrace/parallel/layers/parts/scratch.h>
 #include <terrace/parallel/layers/parts/transformer.h>
 #include <terrace/parallel/model/layer.h>
@@ -38,13 +39,19 @@ class Projection {
   // Uses the one matrix that is already declared as the last of `params`: always [outputs, inputs], without bias.
   static Projection declared(const std::vector<ParamSpec>& params, DType dtype);
 
-  // All results' weights as one matrix and one bias; an empty bias if there is none. `codes`: scratch of float8_room() for the
-  // operands of a product, which are then rounded to 8 bits (core/math/float8.h); empty: it multiplies in the dtype.
+  // All results' weights as one matrix and one bias; an empty bias if there is none. To multiply numbers of 8 bits, it also has
+  // the matrix rounded to them, and room for the other operand, or for both of weight_grad(); if `room` is empty, it multiplies
+  // in the dtype.
   struct Whole {
-    TensorView matrix, bias, codes = {};
+    TensorView matrix, bias;
+    Float8Matrix codes = {};
+    TensorView room = {};
   };
-  // For every product with at most so many rows: of forward() and input_grad(), or of weight_grad().
-  [[nodiscard]] TensorView float8_room(ScratchArena& arena, std::int64_t rows, bool gradient) const;
+  // The calls for which weights are prepared, and scratch is placed; both: forward() and input_grad().
+  enum class Calls : std::uint8_t { forward, input_grad, both, weight_grad };
+  // Adds to `place` what calls with at most so many rows need to multiply numbers of 8 bits. `kept`: weight_grad() gets the
+  // codes of dy.
+  void place_float8(ScratchArena& arena, Whole& place, std::int64_t rows, Calls calls, bool kept) const;
   [[nodiscard]] std::int64_t outputs() const;  // outputs and inputs of this rank
   [[nodiscard]] std::int64_t inputs() const { return inputs_; }
   [[nodiscard]] const std::vector<std::int64_t>& widths() const { return outputs_; }  // of each tensor's results
@@ -58,12 +65,13 @@ class Projection {
   void cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t parts);
   // Scratch for the weights and for their gradient; empty views where none is needed.
   [[nodiscard]] Whole place(ScratchArena& arena, DType dtype) const;
-  // `place`: the result of place_weights(). prepare() fills it once for all products of a call and returns the weights to use.
+  // `place`: the result of place(). prepare() fills it once for all products of a call and returns the weights to use.
   [[nodiscard]] Whole prepare(LayerContext& ctx, Tensors weights, const Whole& place) const;
   void forward(LayerContext& ctx, const Whole& weights, MatrixView y, TensorView x,
                Accumulate accumulate = Accumulate::no) const;
-  void input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, MatrixView dy,
-                  Accumulate accumulate = Accumulate::no) const;
+  // `kept`: where the codes of the transposed dy are written for weight_grad(); empty: nowhere.
+  void input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, MatrixView dy, Accumulate accumulate = Accumulate::no,
+                  const Float8Matrix& kept = {}) const;
   // For tensor ranks in a grid, which exchange blocks: pack() puts the tensors of all results one after the other;
   // add_gradient() adds gradients in the same order; gradient_product() computes a whole gradient.
   [[nodiscard]] bool has_bias() const { return bias_; }
@@ -71,11 +79,12 @@ class Projection {
   void pack(LayerContext& ctx, Tensors weights, const Whole& to) const;
   void add_gradient(LayerContext& ctx, Tensors gradients, const Whole& from, Accumulate accumulate) const;
   void gradient_product(LayerContext& ctx, TensorView to, const MatrixView& dy, const MatrixView& x, Accumulate accumulate,
-                        const TensorView& codes = {}) const;
+                        const TensorView& room = {}, const Float8Matrix& kept = {}) const;
   // Computes the whole gradient, then writes or adds it; nothing for frozen matrices and biases, whose gradients are empty.
-  // Either all matrices of a product are frozen or none is, and likewise its biases. `place`: the result of place_gradient().
-  void weight_grad(LayerContext& ctx, Tensors gradients, const Whole& place, MatrixView dy, TensorView x,
-                   Accumulate accumulate) const;
+  // Either all matrices of a product are frozen or none is, and likewise its biases. `place`: the result of place(); `kept`:
+  // what input_grad() kept of this dy, or empty.
+  void weight_grad(LayerContext& ctx, Tensors gradients, const Whole& place, MatrixView dy, TensorView x, Accumulate accumulate,
+                   const Float8Matrix& kept = {}) const;
 
  private:
   // True if the tensors, with `width` elements for each output, are adjacent; this follows from their sizes.

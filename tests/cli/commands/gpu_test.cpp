@@ -60,6 +60,18 @@ TEST_F(WithGpu, TheFirstRunMeasuresTheMachine) {
   EXPECT_THAT(train("third", "no_folder").err, HasSubstr("the plan assumes rates: the machine profile cannot be saved"));
 }
 
+TEST_F(WithGpu, ProductsOf8BitsNeedACapabilityThatHasThem) {
+  const auto train = [&](const char* capability) {
+    return with_gpu(tiny("train", {"--device", "cuda:0", "--dtype", "bf16", "--products", "fp8", "--steps", "1"}),
+                    {{"TERRACE_FAKE_CAPABILITY", capability}});
+  };
+  for (const auto& [older, words] : {std::pair{"80", "8.0"}, {"86", "8.6"}})
+    expect_refusal(train(older), 2,
+                   {std::string("compute capability ") + words, "--products fp8 needs 8.9", "leave out --products"});
+  const auto newer = train("89");
+  EXPECT_EQ(0, newer.exit) << newer.described;
+}
+
 // 39 TFLOP/s of a usual card, not the quarter of a processor.
 TEST_F(Cli, APlanForAGpuThatIsNotHereIsNoneForTheProcessor) {
   const auto compute_s = [&](const Words& device) {

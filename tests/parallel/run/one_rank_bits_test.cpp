@@ -218,7 +218,6 @@ TEST_F(ReachesBits, EveryValueThatIsSaidTo) {
     std::vector<toy::RunResult> earlier;
     for (int v = 0; v < static_cast<int>(values.size()); ++v) {
       const auto& value = values[static_cast<std::size_t>(v)];
-      if (value == "bf16 split") continue;  // the numbers of "bf16 fp32", stored in another way
       auto result = run(d, v);
       for (const auto& other : earlier)
         EXPECT_TRUE(result.hash != other.hash || result.losses != other.losses) << name << " " << value;

@@ -103,10 +103,13 @@ Dimension changes_no_bit(const char* name, std::initializer_list<T> values, Put 
   return dimension(name, false, values, put);
 }
 
-inline void put_numbers(Settings& s, std::string_view dtype_and_recipe) {
-  const auto space = dtype_and_recipe.find(' ');
-  s.run.sizes.dtype = parse_dtype(dtype_and_recipe.substr(0, space));
-  s.run.recipe = dtype_and_recipe.substr(space + 1);
+// The dtype and the recipe; fp8: with products of 8 bits, whose scales are those of a micro-batch's tensors on a rank.
+inline void put_numbers(Settings& s, std::string_view numbers) {
+  const auto space = numbers.find(' ');
+  s.run.sizes.float8 = numbers.ends_with(" fp8");
+  if (s.run.sizes.float8) numbers.remove_suffix(std::string_view(" fp8").size());
+  s.run.sizes.dtype = parse_dtype(numbers.substr(0, space));
+  s.run.recipe = numbers.substr(space + 1);
 }
 inline void put_clip(Settings& s, std::string_view clip) {
   s.run.greatest_norm = clip == "none" ? 0 : toy::kGreatestNorm;
@@ -134,7 +137,7 @@ inline const std::vector<Dimension>& dimensions() {
   using S = Settings;
   using Word = const char*;
   static const std::vector<Dimension> all{
-      reaches_bits("numbers", {"fp32 fp32", "bf16 fp32", "fp64 fp32", "fp16 fp32", "fp32 8bit", "bf16 bf16", "bf16 split", "bf16 split-8bit", "bf16 stochastic"}, put_numbers),
+      reaches_bits("numbers", {"fp32 fp32", "bf16 fp32", "fp64 fp32", "fp16 fp32", "fp32 8bit", "bf16 bf16", "bf16 split fp8", "bf16 split-8bit", "bf16 stochastic"}, put_numbers),
       reaches_bits("optimizer", {"adamw", "adam", "sgd", "lion", "adagrad", "lamb", "adafactor", "muon"}, [](S& s, Word v) { s.optimizer = v; }),
       reaches_bits("blocks", {1, 4, 7}, [](S& s, int v) { s.run.sizes.blocks = v; }),
       reaches_bits("width", {64, 72}, [](S& s, int v) { s.run.sizes.width = v; }),  // with 72, tensors end within pages

@@ -1,6 +1,7 @@
 // A libcuda.so.1 for machines without one: the driver's calls that list the GPUs. Environment variables, read at each call, set
 // results: TERRACE_FAKE_GPUS (their number; 1), TERRACE_FAKE_DRIVER_VERSION (13000), TERRACE_FAKE_DRIVER_ERROR (of cuInit; 0),
-// TERRACE_FAKE_GPU_FREE_MIB (default: all of it). CUDA_VISIBLE_DEVICES=K shows the K-th alone.
+// TERRACE_FAKE_GPU_FREE_MIB (default: all of it), TERRACE_FAKE_CAPABILITY (91: 9.1). CUDA_VISIBLE_DEVICES=K shows the K-th
+// alone.
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
@@ -78,8 +79,14 @@ int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   return 0;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  // A slow card with 9.1 of one multiprocessor at 100 MHz, and 4,096 bits of memory at 2.4 GHz.
-  *value = attribute == 75 ? 9 : attribute == 13 ? 100'000 : attribute == 36 ? 2'400'000 : attribute == 37 ? 4096 : 1;
+  // A slow card of one multiprocessor at 100 MHz, and 4,096 bits of memory at 2.4 GHz.
+  const int capability = number("TERRACE_FAKE_CAPABILITY", 91);
+  *value = attribute == 75   ? capability / 10
+           : attribute == 76 ? capability % 10
+           : attribute == 13 ? 100'000
+           : attribute == 36 ? 2'400'000
+           : attribute == 37 ? 4096
+                             : 1;
   return 0;
 }
 int cuGetErrorName(int, const char** name) {
