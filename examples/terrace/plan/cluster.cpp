@@ -35,63 +35,43 @@ struct Key {
   Nodes of = Nodes::all;
 };
 
-template <class T, class Of>
-Key key(std::string_view section, std::string_view name, Of of, Nodes nodes = Nodes::all) {
-  return {section, name, std::function<T&(P&)>(of), nodes};
+using GpuPart = decltype(P::gpu);
+using CpuPart = decltype(P::cpu);
+using NodePart = decltype(P::node);
+using LinksPart = decltype(P::links);
+
+template <class Part, class T>
+Key key(std::string_view section, std::string_view name, Part P::*part, T Part::*field, Nodes nodes = Nodes::all) {
+  return {section, name, std::function<T&(P&)>([=](P& p) -> T& { return p.*part.*field; }), nodes};
 }
 
 const std::vector<Key>& cluster_keys() {
   static const std::vector<Key> all{
-      key<std::uint64_t>(
-          "gpu", "memory", [](P & p) -> auto& { return p.gpu.memory; }, Nodes::with_gpus),
-      key<double>(
-          "gpu", "matmul-bf16-flop-s", [](P & p) -> auto& { return p.gpu.matmul_bf16_flop_s; }, Nodes::with_gpus),
-      key<double>(
-          "gpu", "matmul-fp32-flop-s", [](P & p) -> auto& { return p.gpu.matmul_fp32_flop_s; }, Nodes::with_gpus),
-      key<double>(
-          "gpu", "matmul-fp64-flop-s", [](P & p) -> auto& { return p.gpu.matmul_fp64_flop_s; }, Nodes::with_gpus),
-      key<double>(
-          "gpu", "memory-bytes-s", [](P & p) -> auto& { return p.gpu.memory_bytes_s; }, Nodes::with_gpus),
-      key<double>(
-          "gpu", "upload-bytes-s", [](P & p) -> auto& { return p.gpu.upload_bytes_s; }, Nodes::with_gpus),
-      key<double>(
-          "gpu", "download-bytes-s", [](P & p) -> auto& { return p.gpu.download_bytes_s; }, Nodes::with_gpus),
-      key<std::int64_t>(
-          "cpu", "cores", [](P & p) -> auto& { return p.cpu.cores; }, Nodes::without_gpus),
-      key<double>(
-          "cpu", "matmul-bf16-flop-s", [](P & p) -> auto& { return p.cpu.matmul_bf16_flop_s; }, Nodes::without_gpus),
-      key<double>(
-          "cpu", "matmul-fp32-flop-s", [](P & p) -> auto& { return p.cpu.matmul_fp32_flop_s; }, Nodes::without_gpus),
-      key<double>(
-          "cpu", "matmul-fp64-flop-s", [](P & p) -> auto& { return p.cpu.matmul_fp64_flop_s; }, Nodes::without_gpus),
-      key<std::int64_t>(
-          "node", "gpus", [](P & p) -> auto& { return p.node.gpus; }, Nodes::with_gpus),
-      key<std::uint64_t>(
-          "node", "memory", [](P & p) -> auto& { return p.node.memory; }),
-      key<double>(
-          "node", "memory-bytes-s", [](P & p) -> auto& { return p.node.memory_bytes_s; }),
-      key<double>(
-          "node", "upload-bytes-s", [](P & p) -> auto& { return p.node.upload_bytes_s; }, Nodes::with_gpus),
-      key<double>(
-          "node", "download-bytes-s", [](P & p) -> auto& { return p.node.download_bytes_s; }, Nodes::with_gpus),
-      key<std::uint64_t>(
-          "node", "nvme", [](P & p) -> auto& { return p.node.nvme; }),
-      key<double>(
-          "node", "nvme-read-bytes-s", [](P & p) -> auto& { return p.node.nvme_read_bytes_s; }),
-      key<double>(
-          "node", "nvme-write-bytes-s", [](P & p) -> auto& { return p.node.nvme_write_bytes_s; }),
-      key<double>(
-          "node", "nvme-both-bytes-s", [](P & p) -> auto& { return p.node.nvme_both_bytes_s; }),
-      key<double>(
-          "node", "nvme-latency-s", [](P & p) -> auto& { return p.node.nvme_latency_s; }),
-      key<double>(
-          "links", "within-bytes-s", [](P & p) -> auto& { return p.links.within_bytes_s; }),
-      key<double>(
-          "links", "within-latency-s", [](P & p) -> auto& { return p.links.within_latency_s; }),
-      key<double>(
-          "links", "between-bytes-s", [](P & p) -> auto& { return p.links.between_bytes_s; }),
-      key<double>(
-          "links", "between-latency-s", [](P & p) -> auto& { return p.links.between_latency_s; }),
+      key("gpu", "memory", &P::gpu, &GpuPart::memory, Nodes::with_gpus),
+      key("gpu", "matmul-bf16-flop-s", &P::gpu, &GpuPart::matmul_bf16_flop_s, Nodes::with_gpus),
+      key("gpu", "matmul-fp32-flop-s", &P::gpu, &GpuPart::matmul_fp32_flop_s, Nodes::with_gpus),
+      key("gpu", "matmul-fp64-flop-s", &P::gpu, &GpuPart::matmul_fp64_flop_s, Nodes::with_gpus),
+      key("gpu", "memory-bytes-s", &P::gpu, &GpuPart::memory_bytes_s, Nodes::with_gpus),
+      key("gpu", "upload-bytes-s", &P::gpu, &GpuPart::upload_bytes_s, Nodes::with_gpus),
+      key("gpu", "download-bytes-s", &P::gpu, &GpuPart::download_bytes_s, Nodes::with_gpus),
+      key("cpu", "cores", &P::cpu, &CpuPart::cores, Nodes::without_gpus),
+      key("cpu", "matmul-bf16-flop-s", &P::cpu, &CpuPart::matmul_bf16_flop_s, Nodes::without_gpus),
+      key("cpu", "matmul-fp32-flop-s", &P::cpu, &CpuPart::matmul_fp32_flop_s, Nodes::without_gpus),
+      key("cpu", "matmul-fp64-flop-s", &P::cpu, &CpuPart::matmul_fp64_flop_s, Nodes::without_gpus),
+      key("node", "gpus", &P::node, &NodePart::gpus, Nodes::with_gpus),
+      key("node", "memory", &P::node, &NodePart::memory),
+      key("node", "memory-bytes-s", &P::node, &NodePart::memory_bytes_s),
+      key("node", "upload-bytes-s", &P::node, &NodePart::upload_bytes_s, Nodes::with_gpus),
+      key("node", "download-bytes-s", &P::node, &NodePart::download_bytes_s, Nodes::with_gpus),
+      key("node", "nvme", &P::node, &NodePart::nvme),
+      key("node", "nvme-read-bytes-s", &P::node, &NodePart::nvme_read_bytes_s),
+      key("node", "nvme-write-bytes-s", &P::node, &NodePart::nvme_write_bytes_s),
+      key("node", "nvme-both-bytes-s", &P::node, &NodePart::nvme_both_bytes_s),
+      key("node", "nvme-latency-s", &P::node, &NodePart::nvme_latency_s),
+      key("links", "within-bytes-s", &P::links, &LinksPart::within_bytes_s),
+      key("links", "within-latency-s", &P::links, &LinksPart::within_latency_s),
+      key("links", "between-bytes-s", &P::links, &LinksPart::between_bytes_s),
+      key("links", "between-latency-s", &P::links, &LinksPart::between_latency_s),
   };
   return all;
 }
