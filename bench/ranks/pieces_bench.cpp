@@ -14,7 +14,7 @@
 #include <terrace/bench/ranks/pipeline_bench.h>
 #include <terrace/bench/ranks/pipeline_ranks.h>
 #include <terrace/bench/statistics.h>
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/parallel/layers/chain.h>
 
 namespace terrace::bench {
@@ -84,7 +84,7 @@ class PiecesBench final : public Bench {
   void check() override {
     demand_directory(path_);
     if (kPositions % ranks_ != 0)
-      throw Error(fmt::format("--ranks {}: it must divide {} positions", ranks_, kPositions), ErrorKind::refused);
+      throw base::Refused(fmt::format("--ranks {}: it must divide {} positions", ranks_, kPositions));
   }
 
   void run(Session& session) override {
