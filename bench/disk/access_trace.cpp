@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <map>
-#include <optional>
 #include <sstream>
 
 #include <fmt/format.h>

@@ -1,7 +1,6 @@
 // Tensor ranks whose products and exchanges take given times: how much of the exchanges runs beside products, in the run and in
 // the simulation of its program, for several numbers of pieces.
 #include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <thread>

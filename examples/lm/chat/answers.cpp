@@ -4,7 +4,6 @@
 #include <iterator>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <terrace/core/base/printable.h>
 #include <terrace/core/base/refused.h>

@@ -1,7 +1,6 @@
 // A tokenizer.model: finds added tokens; Google's library encodes the text between them.
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <mutex>
 #include <unordered_set>
 

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <type_traits>
 #include <utility>

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 
 #include <fmt/format.h>

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <new>
-#include <utility>
 
 #include <fmt/format.h>
 
