@@ -7,12 +7,22 @@
 
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/tokenizer/decode_stream.h>
-#include <terrace/tests/examples/chat/made_tokenizer.h>
+#include <terrace/examples/lm/tokenizer/words/byte_letters.h>
 
 namespace terrace::lm {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+Tokenizer of_bytes() {
+  Json model{{"type", "BPE"}, {"vocab", Json::object()}, {"merges", Json::array()}};
+  for (unsigned byte = 0; byte < 256; ++byte) model["vocab"][letters_of_bytes(std::string(1, static_cast<char>(byte)))] = byte;
+  const Json json{{"version", "1.0"},
+                  {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+                  {"decoder", {{"type", "ByteLevel"}}},
+                  {"model", model}};
+  return Tokenizer(TokenizerFile::parse(json.dump()));
+}
 
 // Like a tokenizer made by sentencepiece: spaces are letters, and bytes are tokens <0xNN>.
 Tokenizer with_fallback(std::size_t at_front, std::size_t at_end) {
@@ -53,7 +63,7 @@ void expect_same(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
 TEST(DecodeStream, GivesWhatDecodingAtOnceGives) {
   std::mt19937 random(1);
   const std::string bytes = "a \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xff\x80\xed\xa0";  // characters and invalid bytes
-  const auto plain = tokenizer_of_bytes({});
+  const auto plain = of_bytes();
   for (int i = 0; i < 2000; ++i) {
     std::vector<TokenId> ids;
     for (auto n = random() % 12; n > 0; --n) ids.push_back(static_cast<unsigned char>(bytes[random() % bytes.size()]));
@@ -71,7 +81,7 @@ TEST(DecodeStream, GivesWhatDecodingAtOnceGives) {
 }
 
 TEST(DecodeStream, GivesACharacterWhenItsLastByteComes) {
-  const auto tokenizer = tokenizer_of_bytes({});
+  const auto tokenizer = of_bytes();
   DecodeStream stream(tokenizer);
   EXPECT_EQ("a", stream.add('a'));
   EXPECT_EQ("", stream.add(0xf0));
