@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/json_text.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 
 namespace terrace::bench {
@@ -52,7 +52,7 @@ ordered_json machine_differences(const ordered_json& old, const ordered_json& no
 
 ordered_json read_results(const std::filesystem::path& file, std::string_view mend) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(fmt::format("{}: {}\n  {}", file.string(), why, mend), ErrorKind::refused);
+    throw base::Refused(fmt::format("{}: {}\n  {}", file.string(), why, mend));
   };
   ordered_json parsed;
   try {

@@ -1,5 +1,4 @@
 // Moves content from tier to tier and makes room for it.
-#include <algorithm>
 
 #include <terrace/memory/residency.h>
 

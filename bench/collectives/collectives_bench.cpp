@@ -12,7 +12,6 @@
 #include <cstring>
 #include <ctime>
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>

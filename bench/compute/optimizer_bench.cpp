@@ -1,6 +1,5 @@
 // Updates: each optimizer and recipe, in turns with a loop that has the traffic of AdamW in fp32 and almost no arithmetic. The
 // reported share compares an update's bytes per second with that loop's, which is the limit.
-#include <algorithm>
 #include <array>
 #include <functional>
 

@@ -1,5 +1,4 @@
 // Memory bandwidth of loops that only move bytes, on one thread and on all.
-#include <algorithm>
 
 #include <fmt/format.h>
 

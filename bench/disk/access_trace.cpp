@@ -4,12 +4,11 @@
 #include <array>
 #include <charconv>
 #include <map>
-#include <optional>
 #include <sstream>
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 
 namespace terrace::bench {
 namespace {
@@ -18,9 +17,8 @@ constexpr std::array<std::string_view, 3> kAccesses{"read", "overwrite", "update
 constexpr std::string_view kDrop = "drop";
 
 [[noreturn]] void refuse(std::size_t line, const std::string& what) {
-  throw Error(fmt::format("access trace, line {}: {}\n  a line is: device|host, then read|overwrite|update|drop:CHUNK:BYTES …",
-                          line, what),
-              ErrorKind::refused);
+  throw base::Refused(fmt::format(
+      "access trace, line {}: {}\n  a line is: device|host, then read|overwrite|update|drop:CHUNK:BYTES …", line, what));
 }
 
 std::uint64_t number(std::string_view text, std::size_t line) {
@@ -86,7 +84,7 @@ AccessTrace parse_trace(std::string_view text) {
     trace.actions.push_back(std::move(action));
   }
   if (trace.actions.empty())
-    throw Error("the access trace is empty\n  record one: terrace bench residency --record FILE", ErrorKind::refused);
+    throw base::Refused("the access trace is empty\n  record one: terrace bench residency --record FILE");
   return trace;
 }
 

@@ -12,7 +12,7 @@
 #include <terrace/bench/disk/stored_chunks.h>
 #include <terrace/bench/statistics.h>
 #include <terrace/bench/timing.h>
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/units.h>
 #include <terrace/core/device/memory_resource.h>
 #include <terrace/core/device/thread_pool.h>
@@ -38,13 +38,11 @@ class ChunksBench final : public Bench {
   void check() override {
     demand_directory(path_);
     if (chunk_bytes_ % kRequestBytes != 0 || chunk_bytes_ > kWindowBytes / 2)
-      throw Error(
-          fmt::format(
-              "--chunk-size: {} is not accepted: it must be a multiple of 4 MiB, at most {}\n  see terrace bench chunks --help",
-              chunk_bytes_, format_bytes(kWindowBytes / 2)),
-          ErrorKind::refused);
+      throw base::Refused(fmt::format(
+          "--chunk-size: {} is not accepted: it must be a multiple of 4 MiB, at most {}\n  see terrace bench chunks --help",
+          chunk_bytes_, format_bytes(kWindowBytes / 2)));
     bytes_ = bytes_ / chunk_bytes_ * chunk_bytes_;
-    if (bytes_ == 0) throw Error("--size is too small for one chunk\n  see terrace bench chunks --help", ErrorKind::refused);
+    if (bytes_ == 0) throw base::Refused("--size is too small for one chunk\n  see terrace bench chunks --help");
   }
 
   void run(Session& session) override {

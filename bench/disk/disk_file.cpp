@@ -16,9 +16,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/files.h>
 #include <terrace/core/base/folders.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/units.h>
 
 namespace terrace::bench {
@@ -56,10 +56,10 @@ void demand_directory(const fs::path& path) {
   std::error_code error;
   const auto status = fs::status(path, error);
   const auto refuse = [&](const std::string& what) {
-    throw Error(fmt::format("{} {}\n  give a directory on the disk to be measured: the benchmark makes a new file in it, "
-                            "and removes it",
-                            path.string(), what),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("{} {}\n  give a directory on the disk to be measured: the benchmark makes a new file in it, "
+                    "and removes it",
+                    path.string(), what));
   };
   switch (status.type()) {
     case fs::file_type::directory: return;

@@ -6,7 +6,6 @@
 #include <array>
 #include <cerrno>
 #include <map>
-#include <memory>
 #include <random>
 
 #include <fmt/format.h>

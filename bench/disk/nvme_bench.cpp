@@ -13,7 +13,7 @@
 #include <terrace/bench/disk/sweep.h>
 #include <terrace/bench/io_of_environment.h>
 #include <terrace/bench/statistics.h>
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/device/memory_resource.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/core/machine/cores.h>
@@ -102,9 +102,7 @@ class NvmeBench final : public Bench {
   }
 
  private:
-  [[noreturn]] static void refuse(const std::string& what) {
-    throw Error(what + "\n  see terrace bench nvme --help", ErrorKind::refused);
-  }
+  [[noreturn]] static void refuse(const std::string& what) { throw base::Refused(what + "\n  see terrace bench nvme --help"); }
 
   void check_paths() const {
     for (const auto& path : paths_) demand_directory(path);
@@ -159,9 +157,8 @@ class NvmeBench final : public Bench {
         session.warn(fmt::format("{} does not allow direct I/O: these are figures of the page cache; give a local ext4 or xfs",
                                  path.string()));
       if (shape_.block_bytes % file.alignment_bytes() != 0)
-        throw Error(
-            fmt::format("--block-size: direct I/O in {} needs multiples of {} bytes", path.string(), file.alignment_bytes()),
-            ErrorKind::refused);
+        throw base::Refused(
+            fmt::format("--block-size: direct I/O in {} needs multiples of {} bytes", path.string(), file.alignment_bytes()));
       session.note(fmt::format("{}: {}, {}, a file of {}; data are checked", path.string(), io::file_system_of(path).name,
                                file.direct() ? "direct I/O" : "through the page cache", format_bytes(file.bytes())));
     }

@@ -1,7 +1,6 @@
 #include <terrace/bench/disk/paths_run.h>
 
 #include <algorithm>
-#include <atomic>
 #include <barrier>
 #include <exception>
 #include <mutex>

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/units.h>
 #include <terrace/memory/eviction.h>
 
@@ -156,9 +156,8 @@ class ResidencyBench final : public Bench {
     std::ostringstream text;
     if (in) text << in.rdbuf();
     if (!in || text.str().empty())
-      throw Error(
-          fmt::format("--trace: \"{}\" cannot be read\n  record one: terrace bench residency --record FILE", trace_.string()),
-          ErrorKind::refused);
+      throw base::Refused(
+          fmt::format("--trace: \"{}\" cannot be read\n  record one: terrace bench residency --record FILE", trace_.string()));
     return parse_trace(text.str());
   }
   void write(const AccessTrace& trace) const {

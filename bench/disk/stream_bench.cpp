@@ -12,7 +12,7 @@
 #include <terrace/bench/disk/stored_chunks.h>
 #include <terrace/bench/statistics.h>
 #include <terrace/bench/timing.h>
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/units.h>
 #include <terrace/core/device/memory_resource.h>
 #include <terrace/core/device/thread_pool.h>
@@ -145,10 +145,10 @@ class StreamBench final : public Bench {
   void check() override {
     demand_directory(path_);
     if (chunk_bytes_ % StoredChunks::kRequestBytes != 0 || chunk_bytes_ > 256 * kMiB)
-      throw Error(fmt::format("--chunk-size: {} is not accepted: it must be a multiple of 4 MiB, at most 256 MiB\n  see "
-                              "terrace bench stream --help",
-                              chunk_bytes_),
-                  ErrorKind::refused);
+      throw base::Refused(
+          fmt::format("--chunk-size: {} is not accepted: it must be a multiple of 4 MiB, at most 256 MiB\n  see "
+                      "terrace bench stream --help",
+                      chunk_bytes_));
   }
 
   void run(Session& session) override {

@@ -1,5 +1,4 @@
 // The links of all GPUs at once: what each has left of its own rate, and what all of them get together.
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>

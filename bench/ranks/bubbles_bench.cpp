@@ -1,6 +1,5 @@
 // A pipeline's bubbles filled with the disk traffic of its updates. The same updates, of state that does not fit into host
 // memory, run either after the last backward of the step, or before the first use of each stage, where most ranks would wait.
-#include <algorithm>
 
 #include <fmt/format.h>
 
@@ -11,7 +10,6 @@
 #include <terrace/bench/ranks/pipeline_bench.h>
 #include <terrace/bench/ranks/pipeline_ranks.h>
 #include <terrace/bench/statistics.h>
-#include <terrace/core/base/error.h>
 #include <terrace/parallel/plan/ranks_simulator.h>
 
 namespace terrace::bench {

@@ -1,7 +1,6 @@
 // Tensor ranks whose products and exchanges take given times: how much of the exchanges runs beside products, in the run and in
 // the simulation of its program, for several numbers of pieces.
 #include <chrono>
-#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <thread>
@@ -14,7 +13,7 @@
 #include <terrace/bench/ranks/pipeline_bench.h>
 #include <terrace/bench/ranks/pipeline_ranks.h>
 #include <terrace/bench/statistics.h>
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/parallel/layers/chain.h>
 
 namespace terrace::bench {
@@ -84,7 +83,7 @@ class PiecesBench final : public Bench {
   void check() override {
     demand_directory(path_);
     if (kPositions % ranks_ != 0)
-      throw Error(fmt::format("--ranks {}: it must divide {} positions", ranks_, kPositions), ErrorKind::refused);
+      throw base::Refused(fmt::format("--ranks {}: it must divide {} positions", ranks_, kPositions));
   }
 
   void run(Session& session) override {

@@ -1,6 +1,5 @@
 #include <terrace/core/cuda/attention_choice.h>
 
-#include <cstdio>
 #include <string_view>
 #include <utility>
 

@@ -1,5 +1,4 @@
 // The entry of the CUDA module.
-#include <memory>
 
 #include <terrace/core/cuda/cuda_math.h>
 #include <terrace/core/cuda/device.h>

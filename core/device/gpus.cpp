@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdlib>
-#include <memory>
 
 #include <fmt/format.h>
 

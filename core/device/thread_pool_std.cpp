@@ -1,5 +1,4 @@
 // The pool on std::thread: all synchronisation is visible to ThreadSanitizer.
-#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <exception>

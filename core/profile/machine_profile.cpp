@@ -11,7 +11,6 @@
 #include <mutex>
 #include <span>
 #include <thread>
-#include <utility>
 
 #include <fmt/format.h>
 #include <xxhash.h>

@@ -1,3 +1,4 @@
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/plan/choose_batch.h>
 #include <terrace/examples/terrace/plan/choose_tiles.h>
@@ -12,7 +13,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -84,10 +84,10 @@ void demand_same_content(DataContent& content, RunDir& dir, const RunConfig& con
   if (dir.resume) {
     const auto changed = content.difference(dir.data_content);
     if (!changed.empty() && !config.run.force)
-      throw Error(fmt::format("the data of the run in {} has changed since it began: {} has other bytes, as many as before\n  "
-                              "restore the data, or give another --out-dir; --force resumes it with the new data",
-                              dir.path.string(), changed),
-                  ErrorKind::refused);
+      throw base::Refused(
+          fmt::format("the data of the run in {} has changed since it began: {} has other bytes, as many as before\n  "
+                      "restore the data, or give another --out-dir; --force resumes it with the new data",
+                      dir.path.string(), changed));
     if (!content.doubt().empty())
       base::warn(fmt::format(
           "{} looks written to since the run in {} began; a sample of its bytes is the same, and the others are not "
@@ -501,7 +501,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
 
 Exit train(RunConfig config) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed terminal or pipe does not stop a run
-  if (config.data.files.empty()) throw Error("train needs a corpus\n  give --data FILE…", ErrorKind::refused);
+  if (config.data.files.empty()) throw base::Refused("train needs a corpus\n  give --data FILE…");
   demand_folder_of_prometheus(config.run.prometheus);
   demand_disk_folders(config);
   config.run.out_dir = config.run.resume.directory(config.run.out_dir);

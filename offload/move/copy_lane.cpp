@@ -1,7 +1,6 @@
 #include <terrace/offload/move/copy_lane.h>
 
 #include <string>
-#include <utility>
 
 #include <terrace/core/device/stream_range.h>
 #include <terrace/offload/move/clock_watch.h>

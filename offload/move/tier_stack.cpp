@@ -20,7 +20,7 @@ void TierStack::start(std::unique_ptr<ChunkStore> store, const Start& how) {
   if (disk_->store) {
     IoOptions io{.files = {}, .buffers = {}, .choice = how.io};
     io.files = disk_->store->descriptors();
-    io.window_bytes = kStoreWindowBytes * io.files.size();
+    io.window_bytes = how.window_bytes * io.files.size();
     if (host.bytes() != 0) io.buffers.push_back({host.data(), host.bytes()});
     disk_->engine = how.make_io(io);
   }

@@ -34,6 +34,9 @@ class TierStack {
     Trace* trace = nullptr;  // borrowed, may be null
     std::chrono::nanoseconds deadline = io::kIoDeadline;
     IoChoice io = {};
+    // How much the drive of each file has at once. More gives a drive whose directions are separate more to do; an urgent read
+    // then waits longer.
+    std::uint64_t window_bytes = kStoreWindowBytes;
     std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
   };
   // Called once, before the first move. `store` is the disk tier; null: there is none.

@@ -6,6 +6,13 @@
 #include <terrace/offload/manager/disk_tier.h>
 
 namespace terrace::rules {
+namespace {
+
+// No move of a sweep is urgent, so the drive gets as much as makes it fast: with the window of training, a drive that reads and
+// writes at the same time did one of both at a time.
+constexpr std::uint64_t kWindowBytes = 64 * kMiB;
+
+}  // namespace
 
 StateTiers::StateTiers(const OffloadOptions& options, Device& device)
     : device_(device),
@@ -13,7 +20,7 @@ StateTiers::StateTiers(const OffloadOptions& options, Device& device)
       tiers_(device_, budget_.device, budget_.host),
       residency_(budget_, policy_, offload::generations_of(options)) {
   tiers_.start(offload::make_disk_tier(options, budget_, this),
-               {.deadline = options.io_deadline, .io = options.io, .make_io = options.make_io});
+               {.deadline = options.io_deadline, .io = options.io, .window_bytes = kWindowBytes, .make_io = options.make_io});
   if (!options.store.empty()) kept_.emplace(*tiers_.store(), residency_);
 }
 

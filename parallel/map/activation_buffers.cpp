@@ -1,7 +1,5 @@
 #include <terrace/parallel/map/activation_buffers.h>
 
-#include <algorithm>
-
 #include <terrace/core/base/error.h>
 
 namespace terrace::mapping {

@@ -1,6 +1,5 @@
 #include <terrace/parallel/map/program_bytes.h>
 
-#include <algorithm>
 #include <set>
 
 namespace terrace::mapping {

@@ -1,7 +1,5 @@
 #include <terrace/parallel/model/tensor_edges.h>
 
-#include <string>
-
 namespace terrace {
 namespace {
 

@@ -11,7 +11,6 @@
 #include <tuple>
 #include <utility>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/refused_setting.h>
 #include <terrace/parallel/pipeline/check.h>
 #include <terrace/parallel/pipeline/cut_edges.h>

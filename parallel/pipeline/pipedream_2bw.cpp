@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/refused_setting.h>
 #include <terrace/parallel/pipeline/orders.h>
 

@@ -7,7 +7,6 @@
 #include <set>
 #include <string>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/refused_setting.h>
 #include <terrace/parallel/pipeline/forwards.h>
 

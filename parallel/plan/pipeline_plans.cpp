@@ -5,7 +5,6 @@
 #include <memory>
 #include <utility>
 
-#include <terrace/core/base/error.h>
 #include <terrace/memory/residency.h>
 #include <terrace/optimizers/recipe.h>
 #include <terrace/parallel/passes/check_collectives.h>

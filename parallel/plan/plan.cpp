@@ -6,7 +6,6 @@
 #include <array>
 #include <functional>
 #include <iterator>
-#include <memory>
 #include <optional>
 
 #include <terrace/core/device/thread_pool.h>

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
-#include <utility>
 
 #include <terrace/parallel/program/orders.h>
 #include <terrace/parallel/walk/simulator.h>

@@ -2,7 +2,6 @@
 #include <terrace/bench/disk/block_device.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/sysmacros.h>
 
 #include <terrace/core/base/units.h>

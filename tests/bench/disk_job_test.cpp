@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <terrace/core/device/memory_resource.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::bench {
 namespace {
@@ -91,13 +91,8 @@ TEST_P(DiskJobTest, EveryShapeMovesEveryBlockOnce) {
 TEST_P(DiskJobTest, AFlippedByteIsFoundByTheWholeCheck) {
   pass(DiskOp::write, DiskCheck::one_stamp, kWhole);
   flip(2 * kMiB + 12'345);
-  try {
-    pass(DiskOp::read, DiskCheck::every_byte, kWhole);
-    FAIL() << "it was not found";
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::corrupt, error.kind());
-    EXPECT_THAT(error.what(), HasSubstr("byte 57 of page 515 is"));
-  }
+  EXPECT_THAT(test::error_of(ErrorKind::corrupt, [&] { pass(DiskOp::read, DiskCheck::every_byte, kWhole); }),
+              HasSubstr("byte 57 of page 515 is"));
 }
 
 TEST_P(DiskJobTest, ALostWriteIsFoundWhileTheClockRuns) {
@@ -141,26 +136,15 @@ TEST(DiskFile, RefusesWhatIsNoDirectory) {
   const ScratchFolder scratch;
   const auto file = scratch.write("precious", "data");
   for (const auto& path : {file, scratch / "nothing", std::filesystem::path("/dev/null")}) {
-    try {
-      demand_directory(path);
-      FAIL() << path << " was accepted";
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind());
-      EXPECT_THAT(error.what(), HasSubstr(path.string()));
-    }
+    EXPECT_THAT(test::refusal_of([&] { demand_directory(path); }), HasSubstr(path.string())) << path;
   }
   EXPECT_EQ("data", scratch.read("precious"));
 }
 
 TEST(DiskFile, MoreThanTheDiskHoldsDoesNotFit) {
   const ScratchFolder scratch;
-  try {
-    const DiskFile file(scratch.path(), 1ULL << 60);
-    FAIL() << "it was accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::does_not_fit, error.kind());
-    EXPECT_THAT(error.what(), HasSubstr("not enough space"));
-  }
+  EXPECT_THAT(test::error_of(ErrorKind::does_not_fit, [&] { const DiskFile file(scratch.path(), 1ULL << 60); }),
+              HasSubstr("not enough space"));
 }
 
 }  // namespace

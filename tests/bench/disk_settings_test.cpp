@@ -1,6 +1,5 @@
 // A sweep tries only useful settings and recommends the cheapest of the fastest ones; the printed job is the same job.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/bench/disk/disk_config.h>
 #include <terrace/bench/disk/sweep.h>

@@ -2,7 +2,6 @@
 #include <terrace/bench/disk/disk_worker.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <memory>
@@ -10,6 +9,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/trace.h>
 #include <terrace/tests/doubles/simulated_disk.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::bench {
 namespace {
@@ -76,13 +76,7 @@ class DiskWorkerTest : public testing::Test {
     return worker.ended_blocks();
   }
   void expect_error(DiskOp op, SimulatedFault fault, ErrorKind kind, const std::string& said) {
-    try {
-      run(op, {fault});
-      FAIL() << "nothing was noticed";
-    } catch (const Error& error) {
-      EXPECT_EQ(kind, error.kind());
-      EXPECT_THAT(error.what(), HasSubstr(said));
-    }
+    EXPECT_THAT(test::error_of(kind, [&] { run(op, {fault}); }), HasSubstr(said));
   }
 
   Pattern pattern_{kSeed};

@@ -2,7 +2,6 @@
 #include <terrace/bench/link/link_advice.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/bench/link/link.h>
 #include <terrace/core/base/units.h>

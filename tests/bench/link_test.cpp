@@ -2,7 +2,6 @@
 #include <terrace/bench/link/link.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +13,7 @@
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/tests/examples/scratch_folder.h>
 #include <terrace/tests/support/test_device.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::bench {
 namespace {
@@ -113,13 +113,7 @@ class LinkTest : public testing::Test {
   }
   template <class Measure>
   std::string error_of(const Measure& measure) {
-    try {
-      (void)rows(measure);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return "";
+    return test::thrown_by([&] { (void)rows(measure); }).what();
   }
 
   ThreadPool pool_{1};

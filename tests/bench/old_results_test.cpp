@@ -2,10 +2,10 @@
 #include <terrace/bench/old_results.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::bench {
 namespace {
@@ -77,14 +77,9 @@ TEST(OldResults, WhatIsNoOutputIsRefusedWithTheMend) {
   const auto file = scratch.write("old.json", R"({"machine": {}, "results": [{"op": "read"}]})");
   EXPECT_EQ("read", read_results(file, "").at("results")[0].at("op"));
   for (const auto* const text : {"", "[]", "{}", R"({"machine": {}, "results": []})", R"({"machine": {}, "results": [1]})"}) {
-    try {
-      (void)read_results(scratch.write("bad.json", text), "give another one");
-      FAIL() << text;
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind());
-      EXPECT_THAT(error.what(), HasSubstr("bad.json"));
-      EXPECT_THAT(error.what(), HasSubstr("\n  give another one"));
-    }
+    EXPECT_THAT(test::refusal_of([&] { (void)read_results(scratch.write("bad.json", text), "give another one"); }),
+                testing::AllOf(HasSubstr("bad.json"), HasSubstr("\n  give another one")))
+        << text;
   }
 }
 

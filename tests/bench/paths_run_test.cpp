@@ -2,7 +2,6 @@
 #include <terrace/bench/disk/paths_run.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <condition_variable>
 #include <mutex>

@@ -3,7 +3,6 @@
 #include <terrace/bench/disk/pattern.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cstring>
 #include <random>

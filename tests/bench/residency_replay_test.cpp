@@ -3,7 +3,6 @@
 #include <terrace/bench/disk/residency_bench.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
@@ -12,6 +11,7 @@
 
 #include <terrace/core/base/error.h>
 #include <terrace/tests/support/environment.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::bench {
 namespace {
@@ -33,13 +33,7 @@ TEST(AccessTrace, RoundTrips) {
 TEST(AccessTrace, NonsenseIsRefusedWithItsLine) {
   for (const auto* const text : {"moon read:0:1\n", "device read:0\n", "device eat:0:1\n", "device read:x:1\n",
                                  "device read:0:-1\n", "device read:0:4096\ndevice read:0:8192\n", "", "# nothing\n"}) {
-    try {
-      (void)parse_trace(text);
-      FAIL() << text;
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind());
-      EXPECT_THAT(error.what(), HasSubstr("access trace"));
-    }
+    EXPECT_THAT(test::refusal_of([&] { (void)parse_trace(text); }), HasSubstr("access trace")) << text;
   }
 }
 
@@ -80,12 +74,7 @@ TEST(Replay, OnlyTheHostSeesWhatTheHostComputes) {
 
 TEST(Replay, AnActionThatNeedsMoreThanAllDoesNotFit) {
   const auto trace = parse_trace("device read:0:100 read:1:100\n");
-  try {
-    (void)replay(trace, Tier::device, 199, "belady");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::does_not_fit, error.kind());
-  }
+  EXPECT_EQ(ErrorKind::does_not_fit, test::thrown_by([&] { (void)replay(trace, Tier::device, 199, "belady"); }).kind());
 }
 
 // The fewest misses of any eviction order, found by trying every set of resident chunks.

@@ -2,7 +2,6 @@
 #include <terrace/bench/session.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,7 +1,9 @@
 #include <terrace/tests/cli/cli_test.h>
 
 #include <fstream>
+#include <iterator>
 #include <regex>
+#include <sstream>
 #include <stdexcept>
 
 namespace terrace::test {
@@ -72,6 +74,21 @@ std::vector<Step> Cli::steps(const std::string& run) const {
   return all;
 }
 
+std::string Cli::text_of(const std::string& run, const std::string& prompt, int tokens) const {
+  const Words sampling{"--max-tokens", std::to_string(tokens), "--temperature", "0"};
+  return succeeded(terrace(Words{"generate", run, "--prompt", prompt} + sampling)).out;
+}
+
+Words flags(const std::string& line) {
+  std::istringstream in(line);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
+Outcome succeeded(Outcome outcome) {
+  if (outcome.exit != 0) throw std::runtime_error("the command failed: " + outcome.described);
+  return outcome;
+}
+
 void expect_refusal(const Outcome& outcome, int exit, const std::vector<std::string>& said) {
   SCOPED_TRACE(outcome.described);
   EXPECT_EQ(exit, outcome.exit);
@@ -86,6 +103,7 @@ void remove_copies(const std::filesystem::path& file) {
 }
 
 std::string weights_of(const Outcome& outcome) {
+  EXPECT_EQ(0, outcome.exit) << outcome.described;
   const auto line = outcome.last_line();
   std::smatch found;
   if (std::regex_match(line, found, std::regex("weights xxh64 ([0-9a-f]{16})"))) return found[1];

@@ -32,6 +32,9 @@ inline Words operator+(Words a, const Words& b) {
   return a;
 }
 
+// The words of a command line, which spaces separate.
+Words flags(const std::string& line);
+
 inline constexpr std::uint64_t kCorpusSeed = 7;
 inline constexpr std::size_t kCorpusBytes = 20'000;
 
@@ -63,9 +66,14 @@ class Cli : public testing::Test {
   [[nodiscard]] std::vector<nlohmann::json> metrics(const std::string& run) const;
   [[nodiscard]] std::vector<Step> steps(const std::string& run) const;
 
+  // What one rank generates from a run, whichever ranks wrote it.
+  [[nodiscard]] std::string text_of(const std::string& run, const std::string& prompt = "the ", int tokens = 20) const;
+
   ScratchFolder scratch_;
 };
 
+// Ends the test unless the command ended with 0.
+Outcome succeeded(Outcome outcome);
 // The properties of every refusal: the exit code, a single "error:", a second line or clause with a remedy, and these words.
 void expect_refusal(const Outcome& outcome, int exit, const std::vector<std::string>& said);
 // Removes a file of a commit and its copy.

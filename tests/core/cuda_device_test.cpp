@@ -2,7 +2,6 @@
 #include <terrace/core/cuda/device.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
@@ -19,6 +18,7 @@
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/tests/support/gpu/fake_kernels.h>
 #include <terrace/tests/support/test_device.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 namespace {
@@ -34,16 +34,6 @@ class CudaDeviceCalls : public testing::Test {
     return make_fake_cuda_device(fake_, pool_, options, kSmallPieces);
   }
   // The message of the Error that `what` must throw.
-  template <class What>
-  static std::string error_of(const What& what) {
-    try {
-      what();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return "";
-  }
 
   ThreadPool pool_{1};
   std::shared_ptr<FakeCuda> fake_ = std::make_shared<FakeCuda>(strict_fake());
@@ -408,23 +398,12 @@ TEST_F(CudaDeviceCalls, AnErrorIsToldWhenNothingRunsAnyMore) {
 
 TEST_F(CudaDeviceCalls, ADeviceThatIsNotThereIsMissingHardware) {
   for (const int index : {-1, 1, 7}) {
-    try {
-      make({.index = index});
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::missing);
-      EXPECT_THAT(error.what(), HasSubstr("cuda:" + std::to_string(index) + " does not exist: this process sees 1 GPU"));
-    }
+    EXPECT_THAT(error_of(ErrorKind::missing, [&] { make({.index = index}); }),
+                HasSubstr("cuda:" + std::to_string(index) + " does not exist: this process sees 1 GPU"));
   }
   fake_->fail(Call::device_count, {.at = 3, .code = 35});
-  try {
-    make();
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::missing);
-    EXPECT_THAT(error.what(), HasSubstr("cudaGetDeviceCount"));
-    EXPECT_THAT(error.what(), HasSubstr("newer driver"));
-  }
+  EXPECT_THAT(error_of(ErrorKind::missing, [&] { make(); }),
+              testing::AllOf(HasSubstr("cudaGetDeviceCount"), HasSubstr("newer driver")));
 }
 
 }  // namespace terrace::test

@@ -1,7 +1,6 @@
 // Lets every CUDA call fail in turn, once or permanently. Each time an error must name the call, nothing may hang or leak, and
 // no buffer may be released while an operation on a stream may still use it.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cstring>
 #include <optional>

@@ -2,7 +2,6 @@
 #include <terrace/tests/support/gpu/fake_cuda.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdio>

@@ -11,34 +11,24 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
 
 namespace fs = std::filesystem;
 
-template <class F>
-std::string why_not(const F& what) {
-  try {
-    what();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "it was done";
-}
-
 TEST(Files, OnlyARegularFileIsOpened) {
   const ScratchFolder folder;
   ASSERT_EQ(0, ::mkfifo((folder / "pipe").c_str(), 0600));
   for (const int flags : {O_RDONLY, O_WRONLY, O_RDWR, O_WRONLY | O_APPEND | O_CREAT})
     EXPECT_EQ("it is not a regular file but a named pipe",
-              why_not([&] { files::open_regular(folder / "pipe", flags, AT_FDCWD, 0600); }));
+              test::error_of([&] { files::open_regular(folder / "pipe", flags, AT_FDCWD, 0600); }));
   for (const int flags : {O_RDONLY, O_WRONLY})
-    EXPECT_EQ("it is not a regular file but a directory", why_not([&] { files::open_regular(folder.path(), flags); }));
-  EXPECT_EQ("it is not a regular file but a device", why_not([&] { files::open_regular("/dev/null", O_RDONLY); }));
+    EXPECT_EQ("it is not a regular file but a directory", test::error_of([&] { files::open_regular(folder.path(), flags); }));
+  EXPECT_EQ("it is not a regular file but a device", test::error_of([&] { files::open_regular("/dev/null", O_RDONLY); }));
   errno = 0;
   EXPECT_FALSE(files::open_regular(folder / "nothing", O_RDONLY));
   EXPECT_EQ(ENOENT, errno);
@@ -56,16 +46,16 @@ TEST(Files, ATemporaryFileIsNew) {
     file.finish(files::Durable::yes);
   };
   fs::create_symlink("mine", folder / "file.tmp");
-  EXPECT_NE(std::string::npos, why_not(make).find("file.tmp is not a file that terrace left there"));
+  EXPECT_NE(std::string::npos, test::error_of(make).find("file.tmp is not a file that terrace left there"));
   EXPECT_TRUE(fs::is_symlink(folder / "file.tmp"));
   fs::remove(folder / "file.tmp");
   fs::create_hard_link(folder / "mine", folder / "file.tmp");  // a second name: the file stays
-  EXPECT_EQ("it was done", why_not(make));
+  EXPECT_EQ("", test::error_of(make));
   EXPECT_EQ("new", folder.read("file"));
   EXPECT_EQ("precious", folder.read("mine"));
   fs::remove(folder / "file");
   fs::create_symlink("mine", folder / "file");
-  EXPECT_EQ("it was done", why_not(make));
+  EXPECT_EQ("", test::error_of(make));
   EXPECT_FALSE(fs::is_symlink(folder / "file"));
   EXPECT_EQ("precious", folder.read("mine"));
   { const files::NewFile unfinished(folder / "other"); }
@@ -75,7 +65,7 @@ TEST(Files, ATemporaryFileIsNew) {
 TEST(Files, AFileOfTerraceReplacesNoPipe) {
   const ScratchFolder folder;
   ASSERT_EQ(0, ::mkfifo((folder / "pipe").c_str(), 0600));
-  EXPECT_EQ("it is not a regular file but a named pipe", why_not([&] { replace_text_file(folder / "pipe", "text"); }));
+  EXPECT_EQ("it is not a regular file but a named pipe", test::error_of([&] { replace_text_file(folder / "pipe", "text"); }));
 }
 
 TEST(Files, FoldersAreMadeListedAndRemoved) {
@@ -88,13 +78,13 @@ TEST(Files, FoldersAreMadeListedAndRemoved) {
   for (const auto& entry : files::entries_of(folder / "a/b")) names.push_back(entry.path().filename());
   EXPECT_EQ(names, (std::vector<std::string>{"c", "file", "link"}));
   EXPECT_EQ((folder / "a/b").string() + " cannot be removed: Directory not empty (errno 39)",
-            why_not([&] { files::remove_path(folder / "a/b"); }));
+            test::error_of([&] { files::remove_path(folder / "a/b"); }));
   for (const auto* const name : {"a/b/c", "a/b/file", "a/b/link", "a/b", "a/b"}) files::remove_path(folder / name);
   EXPECT_FALSE(fs::exists(folder / "a/b"));
   EXPECT_EQ((folder / "a/b").string() + " cannot be read: No such file or directory (errno 2)",
-            why_not([&] { files::entries_of(folder / "a/b"); }));
+            test::error_of([&] { files::entries_of(folder / "a/b"); }));
   folder.write("file", "");
-  EXPECT_EQ("Not a directory (errno 20)", why_not([&] { files::make_folders(folder / "file/b"); }));
+  EXPECT_EQ("Not a directory (errno 20)", test::error_of([&] { files::make_folders(folder / "file/b"); }));
 }
 
 }  // namespace

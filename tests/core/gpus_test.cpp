@@ -1,6 +1,5 @@
 // Finding GPUs, or the reason why there are none, with the tests' own driver.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -14,6 +13,7 @@
 #include <terrace/core/machine/machine.h>
 #include <terrace/core/machine/pci.h>
 #include <terrace/core/profile/gpu_rates.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 namespace {
@@ -118,14 +118,8 @@ TEST(FindGpus, WithoutOneACudaDeviceIsMissingHardware) {
   const auto found = find_gpus();
   if (!found.gpus.empty()) GTEST_SKIP() << "a GPU is here: " << found.gpus[0].name;
   ThreadPool pool(1);
-  try {
-    (void)make_cuda_device(pool);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::missing);
-    EXPECT_THAT(error.what(), HasSubstr("no CUDA device: " + found.why_none));
-    EXPECT_THAT(error.what(), HasSubstr("give `device` cpu"));
-  }
+  EXPECT_THAT(error_of(ErrorKind::missing, [&] { (void)make_cuda_device(pool); }),
+              testing::AllOf(HasSubstr("no CUDA device: " + found.why_none), HasSubstr("give `device` cpu")));
 }
 
 TEST(NumaNodeOfPci, IsTheKernels) {

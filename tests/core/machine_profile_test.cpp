@@ -1,9 +1,8 @@
 #include <terrace/core/machine/machine.h>
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -12,6 +11,7 @@
 #include <terrace/core/device/device.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/core/profile/profile_algorithms.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
@@ -31,14 +31,8 @@ class MachineProfiles : public testing::Test {
     expect_refusal(reason);
   }
   void expect_refusal(const std::string& reason) const {
-    try {
-      load_profile(file_);
-      ADD_FAILURE() << "accepted: " << reason;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::refused);
-      EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
-      EXPECT_NE(std::string(error.what()).find(file_.string()), std::string::npos) << error.what();
-    }
+    EXPECT_THAT(test::refusal_of([&] { load_profile(file_); }),
+                testing::AllOf(testing::HasSubstr(reason), testing::HasSubstr(file_.string())));
   }
   fs::path directory_ = fs::path(testing::TempDir()) / ("terrace-profile-" + std::to_string(getpid()));
   fs::path file_ = directory_ / "deeper" / "machine.json";
@@ -154,12 +148,8 @@ TEST_F(MachineProfiles, MeasurementInNoTimeReadsOnlyWhatItWrote) {
 
 TEST_F(MachineProfiles, NameThePathThatIsNotThere) {
   ThreadPool pool(1);
-  try {
-    measure_machine(*make_cpu_device(pool), {directory_ / "nowhere"}, 0.1);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("nowhere"), std::string::npos);
-  }
+  EXPECT_THAT(test::thrown_by([&] { measure_machine(*make_cpu_device(pool), {directory_ / "nowhere"}, 0.1); }).what(),
+              testing::HasSubstr("nowhere"));
 }
 
 }  // namespace terrace

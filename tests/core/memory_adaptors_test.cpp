@@ -1,6 +1,6 @@
 #include <terrace/core/device/memory_resource.h>
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <atomic>
 #include <thread>
@@ -9,6 +9,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/units.h>
 #include <terrace/core/device/thread_pool.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
@@ -53,13 +54,7 @@ TEST_F(MemoryAdaptors, LimitIsExact) {
   const auto limited = make_limited_memory(*counted_, 4 * kPageBytes);
   Slab a = limited->allocate(3 * kPageBytes);
   const Slab b = limited->allocate(1);
-  try {
-    (void)limited->allocate(1);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::failed);
-    EXPECT_NE(std::string(error.what()).find("16384"), std::string::npos) << error.what();  // the limit
-  }
+  EXPECT_THAT(test::error_of(ErrorKind::failed, [&] { (void)limited->allocate(1); }), testing::HasSubstr("16384"));
   EXPECT_EQ(counted_->statistics().now_bytes, 4 * kPageBytes);
   a.reset();
   (void)limited->allocate(3 * kPageBytes);

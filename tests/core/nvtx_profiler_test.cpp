@@ -2,7 +2,6 @@
 #include <terrace/core/cuda/nvtx_profiler.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nvtx3/nvToolsExt.h>
 
 #include <string>

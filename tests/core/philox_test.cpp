@@ -4,8 +4,6 @@
 
 #include <bit>
 #include <cmath>
-#include <limits>
-#include <set>
 #include <vector>
 
 namespace terrace {

@@ -1,6 +1,6 @@
 #include <terrace/core/device/memory_resource.h>
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -12,6 +12,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/units.h>
 #include <terrace/core/device/thread_pool.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 
@@ -46,12 +47,8 @@ TEST(PinnedMemory, ReturnsItsAddressSpace) {
 TEST(PinnedMemory, NamesTheSizeItCannotGive) {
   ThreadPool pool(1);
   const auto memory = make_pinned_memory(pool);
-  try {
-    (void)memory->allocate(std::size_t{1} << 50);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("1125899906842624"), std::string::npos) << error.what();
-  }
+  EXPECT_THAT(test::thrown_by([&] { (void)memory->allocate(std::size_t{1} << 50); }).what(),
+              testing::HasSubstr("1125899906842624"));
   EXPECT_THROW((void)memory->allocate(~std::size_t{0}), Error);
 }
 

@@ -2,13 +2,13 @@
 #include <terrace/core/cuda/real_runtime.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cstdlib>
 
 #include <terrace/core/base/error.h>
 #include <terrace/core/cuda/device.h>
 #include <terrace/core/device/thread_pool.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 
@@ -24,13 +24,12 @@ TEST(RealCudaRuntime, WithoutAGpuSaysSoInItsOwnWords) {
   EXPECT_EQ(runtime->error_name(700), "cudaErrorIllegalAddress");
 
   ThreadPool pool(1);
-  try {
-    (void)cuda::make_device_on(runtime, pool, {}, [](cuda::CudaRuntime&, Device&) -> std::unique_ptr<Math> { return nullptr; });
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::missing);
-    EXPECT_THAT(error.what(), testing::HasSubstr("cuda:0: cudaGetDeviceCount failed: " + runtime->error_name(code)));
-  }
+  EXPECT_THAT(error_of(ErrorKind::missing,
+                       [&] {
+                         (void)cuda::make_device_on(
+                             runtime, pool, {}, [](cuda::CudaRuntime&, Device&) -> std::unique_ptr<Math> { return nullptr; });
+                       }),
+              testing::HasSubstr("cuda:0: cudaGetDeviceCount failed: " + runtime->error_name(code)));
 }
 
 TEST(RealCudaRuntime, HasNoProfilerWhereNoToolLooksOn) {

@@ -2,7 +2,6 @@
 #include <terrace/core/device/stream_range.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/cuda/stream.h>
 #include <terrace/core/device/thread_pool.h>

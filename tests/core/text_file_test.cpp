@@ -10,23 +10,15 @@
 
 #include <terrace/core/base/error.h>
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
 
 namespace fs = std::filesystem;
 
-template <class F>
-std::string why_not(const F& what) {
-  try {
-    what();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "it was done";
-}
-std::string why_not(const char* file) {
-  return why_not([&] { read_text_file(file); });
+std::string not_read(const char* file) {
+  return test::error_of([&] { read_text_file(file); });
 }
 
 // Limits the size of files that this process writes, to imitate a full disk.
@@ -50,40 +42,28 @@ class SizeLimit {
 };
 
 TEST(TextFile, AProgramReadsErrnoAndPath) {
-  try {
-    read_text_file("/nowhere/at/all");
-    FAIL() << "it was read";
-  } catch (const Error& error) {
-    EXPECT_EQ(std::errc::no_such_file_or_directory, error.code());
-    EXPECT_EQ("/nowhere/at/all", error.path());
-  }
-  try {
-    read_text_file("/dev/zero");
-    FAIL() << "it was read";
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::corrupt, error.kind());
-    EXPECT_EQ("/dev/zero", error.path());
-  }
+  const auto absent = test::thrown_by([&] { read_text_file("/nowhere/at/all"); });
+  EXPECT_EQ(std::errc::no_such_file_or_directory, absent.code());
+  EXPECT_EQ("/nowhere/at/all", absent.path());
+  const auto endless = test::thrown_by([&] { read_text_file("/dev/zero"); });
+  EXPECT_EQ(ErrorKind::corrupt, endless.kind());
+  EXPECT_EQ("/dev/zero", endless.path());
   const ScratchFolder folder;
   const auto file = folder.write("file", "old");
   const SizeLimit full(4096);
-  try {
-    replace_text_file(file, std::string(5000, 'x'));
-    FAIL() << "it was written";
-  } catch (const Error& error) {
-    EXPECT_EQ(std::errc::file_too_large, error.code());
-    EXPECT_EQ(file.string(), error.path());
-  }
+  const auto error = test::thrown_by([&] { replace_text_file(file, std::string(5000, 'x')); });
+  EXPECT_EQ(std::errc::file_too_large, error.code());
+  EXPECT_EQ(file.string(), error.path());
 }
 
 TEST(TextFile, AFileIsReadWholeOrTheReasonIsSaid) {
   EXPECT_NE(std::string::npos, read_text_file("/proc/self/status").find("Name:"));  // stat reports size 0
-  EXPECT_EQ("No such file or directory (errno 2)", why_not("/nowhere/at/all"));
-  EXPECT_EQ("it is not a regular file but a directory", why_not("/"));
-  EXPECT_EQ("it is not a regular file but a device", why_not("/dev/zero"));
+  EXPECT_EQ("No such file or directory (errno 2)", not_read("/nowhere/at/all"));
+  EXPECT_EQ("it is not a regular file but a directory", not_read("/"));
+  EXPECT_EQ("it is not a regular file but a device", not_read("/dev/zero"));
   EXPECT_EQ("it is larger than 4.00 KiB",
-            why_not([&] { read_text_file(ScratchFolder().write("file", std::string(5000, 'x')), 4096); }));
-  EXPECT_EQ("Input/output error (errno 5)", why_not("/proc/self/mem"));  // nothing is mapped at its beginning
+            test::error_of([&] { read_text_file(ScratchFolder().write("file", std::string(5000, 'x')), 4096); }));
+  EXPECT_EQ("Input/output error (errno 5)", not_read("/proc/self/mem"));  // nothing is mapped at its beginning
 }
 
 TEST(TextFile, AFileIsWrittenWholeOrTheOneBeforeStays) {
@@ -95,17 +75,18 @@ TEST(TextFile, AFileIsWrittenWholeOrTheOneBeforeStays) {
     EXPECT_EQ("second", folder.read("file"));
     {
       const SizeLimit limit(4096);
-      EXPECT_EQ("File too large (errno 27)", why_not([&] { replace_text_file(file, std::string(10'000, 'x'), durable); }));
       EXPECT_EQ("File too large (errno 27)",
-                why_not([&] { replace_text_file(folder / "new", std::string(10'000, 'x'), durable); }));
+                test::error_of([&] { replace_text_file(file, std::string(10'000, 'x'), durable); }));
+      EXPECT_EQ("File too large (errno 27)",
+                test::error_of([&] { replace_text_file(folder / "new", std::string(10'000, 'x'), durable); }));
     }
     EXPECT_EQ("second", folder.read("file"));
     EXPECT_FALSE(fs::exists(beside));
     EXPECT_FALSE(fs::exists(folder / "new"));
     EXPECT_FALSE(fs::exists(folder / "new.tmp"));
   }
-  EXPECT_EQ("No such file or directory (errno 2)", why_not([&] { write_text_file(folder / "nowhere" / "file", ""); }));
-  EXPECT_EQ("Is a directory (errno 21)", why_not([&] { write_text_file(folder.path(), ""); }));
+  EXPECT_EQ("No such file or directory (errno 2)", test::error_of([&] { write_text_file(folder / "nowhere" / "file", ""); }));
+  EXPECT_EQ("Is a directory (errno 21)", test::error_of([&] { write_text_file(folder.path(), ""); }));
 }
 
 TEST(TextFile, WhatIsNoFileIsWrittenInPlace) {

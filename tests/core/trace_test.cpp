@@ -1,12 +1,12 @@
 #include <terrace/core/base/trace.h>
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include <terrace/core/base/error.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
@@ -93,12 +93,8 @@ TEST(Trace, ForgetsWhatEndedWithinATime) {
 }
 
 TEST(Trace, NamesTheFileItCannotWrite) {
-  try {
-    Trace{}.write("/nonexistent/trace.json");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("/nonexistent/trace.json"), std::string::npos);
-  }
+  EXPECT_THAT(test::thrown_by([&] { Trace{}.write("/nonexistent/trace.json"); }).what(),
+              testing::HasSubstr("/nonexistent/trace.json"));
 }
 
 }  // namespace terrace

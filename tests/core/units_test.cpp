@@ -1,8 +1,8 @@
 #include <terrace/core/base/units.h>
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 
@@ -64,14 +64,8 @@ TEST(Units, RefusesWhatIsNoSize) {
                            "16777216TiB",
                            "18014398509481984KiB",
                            "1PiBB"}) {
-    try {
-      const auto bytes = parse_bytes(text);
-      ADD_FAILURE() << "\"" << text << "\" gave " << bytes;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::refused) << text;
-      EXPECT_NE(std::string(error.what()).find("\"" + std::string(text) + "\""), std::string::npos) << error.what();
-      EXPECT_NE(std::string(error.what()).find("512MiB"), std::string::npos) << error.what();
-    }
+    EXPECT_THAT(test::refusal_of([&] { parse_bytes(text); }),
+                testing::AllOf(testing::HasSubstr("\"" + std::string(text) + "\""), testing::HasSubstr("512MiB")));
   }
 }
 

@@ -2,12 +2,12 @@
 // tested by tests/math/matmul_test.cpp and bits_test.cpp in the same program.)
 #include <gmock/gmock.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/math/float8.h>
 #include <terrace/tests/math/math_fixture.h>
 #include <terrace/tests/support/gpu/fake_cublaslt.h>
 
 #include <terrace/tests/cuda/emulated_gpu.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 namespace {
@@ -125,13 +125,11 @@ TEST_F(CublasProductsTest, ARecordedSplitThatMayDropTermsIsRefused) {
   auto recorded = math().algorithms();
   for (auto at = recorded.find("2048"); at != std::string::npos; at = recorded.find("2048")) recorded.replace(at, 4, "2056");
   make(recorded);
-  try {
-    expect_right(Tensor(DType::bf16, {16, 24}), filled(DType::bf16, {16, 2056}), filled(DType::bf16, {2056, 24}), {});
-    ADD_FAILURE() << "a split that may drop terms was taken";
-  } catch (const Error& e) {
-    EXPECT_THAT(e.what(), AllOf(HasSubstr("2056"), HasSubstr("splits the sum"), HasSubstr("remove algorithms.txt")));
-    EXPECT_EQ(e.kind(), ErrorKind::refused);
-  }
+  EXPECT_THAT(
+      refusal_of([&] {
+        expect_right(Tensor(DType::bf16, {16, 24}), filled(DType::bf16, {16, 2056}), filled(DType::bf16, {2056, 24}), {});
+      }),
+      AllOf(HasSubstr("2056"), HasSubstr("splits the sum"), HasSubstr("remove algorithms.txt")));
 }
 
 TEST_F(CublasProductsTest, AnEmptySumIsTheBias) {
@@ -153,13 +151,11 @@ TEST_F(CublasProductsTest, OperandsThatTheirAlgorithmCannotReadAreRefused) {
   recorded.replace(recorded.find(aligned), aligned.size(), "aligned to 2");
   expect_right(Tensor(DType::bf16, {16, 24}), a, off, {});  // an algorithm chosen for these operands can
   make(recorded);
-  try {
-    expect_right(Tensor(DType::bf16, {16, 24}), a, off, {});
-    ADD_FAILURE() << "an algorithm for 16 bytes was run on 2";
-  } catch (const Error& e) {
-    EXPECT_THAT(e.what(), AllOf(HasSubstr("matmul [16, 24] = bf16 [16, 32] · [32, 24], to bf16, aligned to 2"),
-                                HasSubstr("cublasLtMatmul"), HasSubstr("CUBLAS_STATUS_NOT_SUPPORTED")));
-  }
+  EXPECT_THAT(thrown_by([&] {
+                expect_right(Tensor(DType::bf16, {16, 24}), a, off, {});
+              }).what(),
+              AllOf(HasSubstr("matmul [16, 24] = bf16 [16, 32] · [32, 24], to bf16, aligned to 2"), HasSubstr("cublasLtMatmul"),
+                    HasSubstr("CUBLAS_STATUS_NOT_SUPPORTED")));
 }
 
 // Operands of 8 bits: a gradient's format is not that of a weight, numbers of tokens share algorithms on both sides of a
@@ -182,12 +178,8 @@ TEST_F(CublasProductsTest, OperandsOf8BitsHaveTheirFormatsInTheRecord) {
   }
   // The library, the first product, three of up to 128, 256 and 384 tokens, and one of up to 256 rows.
   EXPECT_LE(std::ranges::count(math().algorithms(), '\n'), 1 + 1 + 3 + 2) << math().algorithms();
-  try {
-    multiply(16, 24, 100);
-    ADD_FAILURE() << "columns that are not whole 16 were multiplied";
-  } catch (const Error& e) {
-    EXPECT_THAT(e.what(), HasSubstr("matmul [16, 24] = e5m2 [16, 128] · e4m3 [24, 128]ᵀ"));
-  }
+  EXPECT_THAT(thrown_by([&] { multiply(16, 24, 100); }).what(),
+              HasSubstr("matmul [16, 24] = e5m2 [16, 128] · e4m3 [24, 128]ᵀ"));
 }
 
 TEST_F(CublasProductsTest, ARecordOfAnotherLibraryIsRefused) {
@@ -196,13 +188,11 @@ TEST_F(CublasProductsTest, ARecordOfAnotherLibraryIsRefused) {
   auto recorded = math().algorithms();
   recorded.replace(recorded.find("words ") + 6, 16, "00000000000000ff");
   make(recorded);
-  try {
-    expect_right(Tensor(DType::bf16, {16, 24}), filled(DType::bf16, {16, 32}), filled(DType::bf16, {32, 24}), {});
-    ADD_FAILURE() << "words that mean nothing to the library were taken";
-  } catch (const Error& e) {
-    EXPECT_THAT(e.what(), AllOf(HasSubstr("cublasLtMatmulAlgoCheck, of the algorithm that is recorded for it"),
-                                HasSubstr("CUBLAS_STATUS_INVALID_VALUE")));
-  }
+  EXPECT_THAT(thrown_by([&] {
+                expect_right(Tensor(DType::bf16, {16, 24}), filled(DType::bf16, {16, 32}), filled(DType::bf16, {32, 24}), {});
+              }).what(),
+              AllOf(HasSubstr("cublasLtMatmulAlgoCheck, of the algorithm that is recorded for it"),
+                    HasSubstr("CUBLAS_STATUS_INVALID_VALUE")));
 }
 
 }  // namespace

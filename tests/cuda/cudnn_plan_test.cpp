@@ -1,7 +1,6 @@
 // The real cuDNN without a GPU: it accepts terrace's attention graphs for a GPU that is only described, proposes engines, and
 // finalizes their plans. Skipped if the library is missing.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cstdio>
 #include <ostream>

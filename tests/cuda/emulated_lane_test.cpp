@@ -2,7 +2,6 @@
 #include <terrace/tests/support/gpu/emulated_lane.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>

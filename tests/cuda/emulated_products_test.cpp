@@ -2,11 +2,9 @@
 #include <terrace/tests/support/gpu/emulated_lane.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 

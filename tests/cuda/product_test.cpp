@@ -4,6 +4,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/cuda/recorded_algorithms.h>
 #include <terrace/tests/math/math_fixture.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 namespace {
@@ -113,12 +114,7 @@ TEST(RecordedAlgorithms, GiveBackWhatWasChosen) {
   const auto good = line(a, first + rest);
   for (const auto& damaged : {good.substr(0, good.size() - 3), line(a, first), line(a, first + rest + "0"), line(a, "x" + rest),
                               std::string("matmul nothing at all"), line(a, first + rest + " 0000000000000000")}) {
-    try {
-      RecordedAlgorithms{damaged};
-      ADD_FAILURE() << damaged;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::corrupt);
-    }
+    EXPECT_EQ(ErrorKind::corrupt, thrown_by([&] { RecordedAlgorithms{damaged}; }).kind()) << damaged;
   }
 }
 

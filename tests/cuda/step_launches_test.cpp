@@ -1,7 +1,6 @@
 // The number of launches in a step: a run on the emulated GPU makes exactly the counted number, and the launches of Llama 8B
 // are counted.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

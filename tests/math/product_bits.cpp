@@ -3,7 +3,6 @@
 // (core/math/cpu/kernels.h).
 //
 // product_bits               one line per dtype: "fp32 0123456789abcdef"
-#include <cstdio>
 
 #include <fmt/format.h>
 #include <xxhash.h>

@@ -1,6 +1,5 @@
 // Leases from many threads, compared with a shadow of the chunks, with budgets far too small for all chunks at once.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -19,6 +18,7 @@
 #include <terrace/tests/support/test_device.h>
 
 #include <terrace/tests/offload/temporary_directory.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
@@ -271,36 +271,26 @@ TEST(ChunkManager, FlushNeedsADisk) {
 }
 
 TEST(ChunkManager, WhatThereIsNotIsNamed) {
-  const auto said = [](const auto& what) -> std::string {
-    try {
-      what();
-    } catch (const std::logic_error& error) {
-      return error.what();
-    }
-    return "nothing";
-  };
   ChunkManager manager({.device_bytes = 64 * kKiB, .host_bytes = 64 * kKiB});
   const ChunkId stranger{12345}, chunk = manager.add(kPageBytes);
   const auto none = "ChunkManager: there is no chunk 12345";
-  EXPECT_EQ(none, said([&] { (void)manager.acquire(stranger, Tier::device, Access::read); }));
-  EXPECT_EQ(none, said([&] { manager.prefetch(stranger, Tier::device); }));
-  EXPECT_EQ(none, said([&] { manager.drop(stranger); }));
-  EXPECT_NE("nothing", said([&] { (void)manager.add(0); }));
-  EXPECT_NE("nothing", said([&] { (void)manager.add(~std::uint64_t{0}); }));
+  EXPECT_EQ(none, test::error_of([&] { (void)manager.acquire(stranger, Tier::device, Access::read); }));
+  EXPECT_EQ(none, test::error_of([&] { manager.prefetch(stranger, Tier::device); }));
+  EXPECT_EQ(none, test::error_of([&] { manager.drop(stranger); }));
+  EXPECT_NE("", test::error_of([&] { (void)manager.add(0); }));
+  EXPECT_NE("", test::error_of([&] { (void)manager.add(~std::uint64_t{0}); }));
   Lease lease = manager.acquire(chunk, Tier::host, Access::overwrite);
-  EXPECT_NE("nothing", said([&] { (void)lease.bytes(1); }));
+  EXPECT_NE("", test::error_of([&] { (void)lease.bytes(1); }));
   const Lease moved = std::move(lease);
-  EXPECT_NE("nothing", said([&] { (void)lease.bytes(); }));  // NOLINT(bugprone-use-after-move): tested on purpose
+  EXPECT_NE("", test::error_of([&] { (void)lease.bytes(); }));  // NOLINT(bugprone-use-after-move): tested on purpose
   EXPECT_EQ(kPageBytes, moved.bytes().size());
 }
 
 TEST(ChunkManager, ADiskBudgetWithoutADiskIsRefused) {
-  try {
-    const ChunkManager manager({.device_bytes = 64 * kKiB, .host_bytes = 64 * kKiB, .nvme_bytes = kMiB});
-    FAIL() << "it was made";
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::refused, error.kind());
-  }
+  EXPECT_EQ(ErrorKind::refused,
+            test::thrown_by([&] {
+              const ChunkManager manager({.device_bytes = 64 * kKiB, .host_bytes = 64 * kKiB, .nvme_bytes = kMiB});
+            }).kind());
 }
 
 }  // namespace

@@ -71,6 +71,12 @@ class ChunkStoreTest : public testing::Test {
     store.verify_read(ChunkId{id}, offset, bytes.span());
     EXPECT_EQ(0, std::memcmp(expected.data(), bytes.data(), kChunkBytes)) << "chunk " << id << ", seed " << seed;
   }
+  // A new store whose only commit has chunk 0, written with seed 1.
+  static void commit_one(const ChunkStore::Options& o, const std::string& payload = "") {
+    const auto store = ChunkStore::create(o);
+    write(*store, 0, 1);
+    store->commit(1, payload);
+  }
   // `seeds`: those that the committed chunks 0, 1, … were written with.
   static void expect_committed(const ChunkStore& store, const std::vector<std::uint64_t>& seeds) {
     const auto all = store.committed();

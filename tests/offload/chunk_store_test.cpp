@@ -1,6 +1,5 @@
 // The store on disk: commits, generations and damage.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <fstream>
@@ -10,6 +9,8 @@
 #include <terrace/offload/store/copy_store.h>
 
 #include <terrace/tests/offload/chunk_store_run.h>
+#include <terrace/tests/support/kernel_files.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
@@ -181,18 +182,14 @@ TEST_F(ChunkStoreTest, ADamagedChunkIsNamed) {
     flip_byte(file("data"), offset + at);
     const auto store = ChunkStore::open(options());
     std::vector<std::byte> bytes(kChunkBytes);
-    try {
-      store->read_committed(store->committed()[1], bytes);
-      ADD_FAILURE() << "damage at " << at << " was not seen";
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::corrupt, error.kind());
-      EXPECT_THAT(error.what(), HasSubstr("chunk 1 (master weight of layers.1.mlp)"));
-      EXPECT_THAT(error.what(), HasSubstr(file("data").string()));
-      EXPECT_THAT(error.what(), HasSubstr(fmt::format("offset {}", offset)));
-      EXPECT_EQ(file("data").string(), error.path());
-      EXPECT_EQ("chunk 1", error.object());
-      EXPECT_FALSE(error.code());
-    }
+    const auto error = test::thrown_by([&] { store->read_committed(store->committed()[1], bytes); });
+    EXPECT_EQ(ErrorKind::corrupt, error.kind());
+    EXPECT_THAT(error.what(), HasSubstr("chunk 1 (master weight of layers.1.mlp)"));
+    EXPECT_THAT(error.what(), HasSubstr(file("data").string()));
+    EXPECT_THAT(error.what(), HasSubstr(fmt::format("offset {}", offset)));
+    EXPECT_EQ(file("data").string(), error.path());
+    EXPECT_EQ("chunk 1", error.object());
+    EXPECT_FALSE(error.code());
     store->describe(description_of(1));
     EXPECT_THROW(store->verify_read(ChunkId{1}, offset, bytes), Error);
     flip_byte(file("data"), offset + at);
@@ -200,11 +197,7 @@ TEST_F(ChunkStoreTest, ADamagedChunkIsNamed) {
 }
 
 TEST_F(ChunkStoreTest, EveryDamagedByteOfTheOnlyCommitIsSeen) {
-  {
-    const auto store = ChunkStore::create(options());
-    write(*store, 0, 1);
-    store->commit(1, "payload");
-  }
+  commit_one(options(), "payload");
   auto reader = options();
   reader.read_only = true;  // makes no repairs
   std::string what;
@@ -271,16 +264,11 @@ TEST_F(ChunkStoreTest, TheCommitBeforeADamagedOneIsTakenIfAllItsBytesAreThere) {
 
 // Otherwise a disk that is large enough for the first two commits of a run could be full at the third.
 TEST_F(ChunkStoreTest, ACommitTakesNoMoreRoomThanTheOneBefore) {
-  class Names final : public io::FileOps {
+  class Names final : public test::KernelFiles {
    public:
-    int create(int d, const std::string& n) override { return note(kernel_->create(d, n), n, ""); }
-    std::int64_t read(int f, std::span<std::byte> to) override { return kernel_->read(f, to); }
-    std::int64_t write(int f, std::span<const std::byte> b) override { return kernel_->write(f, b); }
-    int sync(int f) override { return kernel_->sync(f); }
-    int rename(int d, const std::string& a, const std::string& b) override { return note(kernel_->rename(d, a, b), b, a); }
-    int remove(int d, const std::string& n) override { return note(kernel_->remove(d, n), "", n); }
-    int allocate(int f, std::uint64_t b) override { return kernel_->allocate(f, b); }
-    int switch_off_copy_on_write(int f) override { return kernel_->switch_off_copy_on_write(f); }
+    int create(int d, const std::string& n) override { return note(KernelFiles::create(d, n), n, ""); }
+    int rename(int d, const std::string& a, const std::string& b) override { return note(KernelFiles::rename(d, a, b), b, a); }
+    int remove(int d, const std::string& n) override { return note(KernelFiles::remove(d, n), "", n); }
     std::size_t most_indices = 0;
 
    private:
@@ -291,7 +279,6 @@ TEST_F(ChunkStoreTest, ACommitTakesNoMoreRoomThanTheOneBefore) {
                                                              names_, [](const auto& n) { return n.starts_with("index."); })));
       return result;
     }
-    std::shared_ptr<io::FileOps> kernel_ = io::make_file_ops();
     std::set<std::string> names_;
   };
   const auto names = std::make_shared<Names>();
@@ -380,11 +367,7 @@ TEST_F(ChunkStoreTest, AReaderWritesBesideTheStore) {
       all.emplace_back(entry.path().string(), entry.last_write_time());
     return all;
   };
-  {
-    const auto store = ChunkStore::create(options());
-    write(*store, 0, 1);
-    store->commit(1, "");
-  }
+  commit_one(options());
   const auto before = folder_of();
   auto o = options();
   o.read_only = o.scratch = true;
@@ -456,13 +439,9 @@ TEST_F(ChunkStoreTest, AMisdirectedOrStaleBlockIsCaught) {
   std::vector<std::byte> bytes(kChunkBytes);
   const auto expect_caught = [&](const char* what) {
     const auto store = ChunkStore::open(options());
-    try {
-      store->read_committed(all[1], bytes);
-      ADD_FAILURE() << what << " was believed";
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::corrupt, error.kind());
-      EXPECT_THAT(error.what(), HasSubstr("chunk 1 (master weight of layers.1.mlp)"));
-    }
+    EXPECT_THAT(test::error_of(ErrorKind::corrupt, [&] { store->read_committed(all[1], bytes); }),
+                HasSubstr("chunk 1 (master weight of layers.1.mlp)"))
+        << what;
   };
   copy_block(before, all[1].offset);
   expect_caught("the generation before");
@@ -500,20 +479,10 @@ TEST_F(ChunkStoreTest, WhatAKillBetweenTwoCallsOfACommitLeftIsRemoved) {
 
 TEST_F(ChunkStoreTest, AfterAFailedCommitNothingIsWrittenAnyMore) {
   // Lets the last sync of a commit fail, after everything else has succeeded.
-  class FailingSync final : public io::FileOps {
+  class FailingSync final : public test::KernelFiles {
    public:
-    int create(int d, const std::string& n) override { return kernel_->create(d, n); }
-    std::int64_t read(int f, std::span<std::byte> to) override { return kernel_->read(f, to); }
-    std::int64_t write(int f, std::span<const std::byte> b) override { return kernel_->write(f, b); }
-    int sync(int f) override { return left-- == 0 ? -EIO : kernel_->sync(f); }
+    int sync(int f) override { return left-- == 0 ? -EIO : KernelFiles::sync(f); }
     int left = -1;
-    int rename(int d, const std::string& a, const std::string& b) override { return kernel_->rename(d, a, b); }
-    int remove(int d, const std::string& n) override { return kernel_->remove(d, n); }
-    int allocate(int f, std::uint64_t b) override { return kernel_->allocate(f, b); }
-    int switch_off_copy_on_write(int f) override { return kernel_->switch_off_copy_on_write(f); }
-
-   private:
-    std::shared_ptr<io::FileOps> kernel_ = io::make_file_ops();
   };
   auto o = options();
   o.deadline = {};
@@ -525,13 +494,9 @@ TEST_F(ChunkStoreTest, AfterAFailedCommitNothingIsWrittenAnyMore) {
     store->commit(1, "");
     write(*store, 0, 2);
     files->left = 6;  // a commit syncs seven times
-    try {
-      store->commit(2, "");
-      ADD_FAILURE() << "a failed sync was not seen";
-    } catch (const Error& error) {
-      EXPECT_EQ(std::errc::io_error, error.code());
-      EXPECT_EQ(file("data").parent_path().string(), std::filesystem::path(error.path()).parent_path().string());
-    }
+    const auto error = test::thrown_by([&] { store->commit(2, ""); });
+    EXPECT_EQ(std::errc::io_error, error.code());
+    EXPECT_EQ(file("data").parent_path().string(), std::filesystem::path(error.path()).parent_path().string());
     // Commit 2 is on disk. Its bytes must not be overwritten as if the commit did not exist.
     EXPECT_THROW(store->place_write(ChunkId{0}, 0, kChunkBytes), Error);
     EXPECT_THROW(store->commit(2, ""), Error);

@@ -1,7 +1,6 @@
 // A commit's record and index are stored twice, and one intact copy of each suffices. Also tested are files that are neither
 // intact nor damaged: unreadable ones, and those of another version.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <array>
 #include <fstream>

@@ -4,6 +4,7 @@
 #include <terrace/offload/store/common_commit.h>
 
 #include <terrace/tests/offload/chunk_store_run.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
@@ -43,14 +44,9 @@ TEST_F(CommonCommitTest, StaysWhatItIsForWhoReadsOnly) {
 // A store keeps two commits: a rank that is further behind has only a commit that the others have removed.
 TEST_F(CommonCommitTest, IsMissedWhereARankHasNone) {
   const ChunkStore::Options ranks[] = {committed_at("one", {2, 4}), committed_at("another", {3})};
-  try {
-    store::open_at_common_commit(ranks);
-    FAIL() << "there is no common commit";
-  } catch (const Error& e) {
-    EXPECT_EQ(ErrorKind::corrupt, e.kind());
-    EXPECT_THAT(e.what(), testing::AllOf(testing::HasSubstr("nvme0/one has no commit of step 3"),
-                                         testing::HasSubstr("go back to an exported checkpoint")));
-  }
+  EXPECT_THAT(test::error_of(ErrorKind::corrupt, [&] { store::open_at_common_commit(ranks); }),
+              testing::AllOf(testing::HasSubstr("nvme0/one has no commit of step 3"),
+                             testing::HasSubstr("go back to an exported checkpoint")));
 }
 
 }  // namespace

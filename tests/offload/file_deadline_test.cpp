@@ -4,9 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 #include <future>
-#include <iterator>
 #include <thread>
 
 #include <terrace/offload/io/file_ops.h>

@@ -1,6 +1,5 @@
 // Moves between three tiers, with clocks in random order, compared with an oracle of bytes; failures; draining.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
@@ -23,10 +22,12 @@
 
 #include <terrace/tests/offload/pages.h>
 #include <terrace/tests/offload/temporary_directory.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
 
+using test::error_of;
 using testing::HasSubstr;
 
 constexpr std::uint64_t kChunkBytes = 6 * kPageBytes;
@@ -98,15 +99,6 @@ struct Terraces {
   std::unique_ptr<offload::Mover> mover;
   std::array<std::uint64_t, kLanes> sequence{};
 };
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
 
 // Ends everything that was submitted in one poll. Counts what began and ended between two polls.
 class AtOnce final : public IoEngine {
@@ -346,14 +338,10 @@ TEST(MoverErrors, AFailedWriteNamesThePlaceAndKeepsItsSource) {
   EXPECT_THAT(what, HasSubstr("No space left on device (errno 28)"));
   EXPECT_THAT(what, HasSubstr("the previous commit is intact"));
   EXPECT_THAT(what, HasSubstr("`resume` auto"));
-  try {
-    chain.t.mover->drain();
-    ADD_FAILURE() << "the error is gone";
-  } catch (const Error& error) {
-    EXPECT_EQ(std::errc::no_space_on_device, error.code());
-    EXPECT_EQ((chain.t.directory.path() / "a/store/data").string(), error.path());
-    EXPECT_EQ("chunk 0", error.object());
-  }
+  const auto error = test::thrown_by([&] { chain.t.mover->drain(); });
+  EXPECT_EQ(std::errc::no_space_on_device, error.code());
+  EXPECT_EQ((chain.t.directory.path() / "a/store/data").string(), error.path());
+  EXPECT_EQ("chunk 0", error.object());
   EXPECT_EQ(0, std::memcmp(source.data(), chain.t.host.data(), kChunkBytes));
 }
 

@@ -1,7 +1,6 @@
 // The files of a store: who may access them, where they are, and how much space they take.
 #include <gmock/gmock.h>
 #include <grp.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +13,8 @@
 #include <terrace/core/base/files.h>
 
 #include <terrace/tests/offload/chunk_store_run.h>
+#include <terrace/tests/support/kernel_files.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
@@ -50,29 +51,17 @@ TEST_F(StoreFiles, AnEmbedderReadsWhyAStoreCannotBeOpened) {
   std::ofstream(directory_.path() / "file") << "x";
   auto o = options();
   o.paths = {below_a_file};
-  try {
-    ChunkStore::create(o);
-    FAIL() << "a file became a folder";
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::failed, error.kind());
-    EXPECT_EQ(std::errc::not_a_directory, error.code());
-    EXPECT_EQ(below_a_file.string(), error.path());
-  }
-  try {
-    ChunkStore::open(options());
-    FAIL() << "there is no store";
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::corrupt, error.kind());
-    EXPECT_EQ(file("data").parent_path().string(), error.path());
-  }
+  const auto in_a_file = test::thrown_by([&] { ChunkStore::create(o); });
+  EXPECT_EQ(ErrorKind::failed, in_a_file.kind());
+  EXPECT_EQ(std::errc::not_a_directory, in_a_file.code());
+  EXPECT_EQ(below_a_file.string(), in_a_file.path());
+  const auto absent = test::thrown_by([&] { ChunkStore::open(options()); });
+  EXPECT_EQ(ErrorKind::corrupt, absent.kind());
+  EXPECT_EQ(file("data").parent_path().string(), absent.path());
   const auto store = ChunkStore::create(options());
-  try {
-    ChunkStore::open(options());
-    FAIL() << "two owners";
-  } catch (const Error& error) {
-    EXPECT_EQ(std::errc::operation_would_block, error.code());
-    EXPECT_EQ(file("data").parent_path().string(), error.path());
-  }
+  const auto owned = test::thrown_by([&] { ChunkStore::open(options()); });
+  EXPECT_EQ(std::errc::operation_would_block, owned.code());
+  EXPECT_EQ(file("data").parent_path().string(), owned.path());
 }
 
 // Otherwise the store would find its own lock and report "another run".
@@ -85,31 +74,22 @@ TEST_F(StoreFiles, APathThatIsGivenTwiceIsNamed) {
       auto o = options();
       o.paths = {folder, again};
       o.temporary = temporary;
-      try {
-        ChunkStore::create(o);
-        ADD_FAILURE() << "two stores in one folder";
-      } catch (const Error& error) {
-        EXPECT_EQ(ErrorKind::refused, error.kind());
-        EXPECT_THAT(error.what(), testing::HasSubstr("the path " + again.string()));
-        EXPECT_THAT(error.what(), testing::HasSubstr("is given more than once"));
-      }
+      EXPECT_THAT(
+          test::refusal_of([&] { ChunkStore::create(o); }),
+          testing::AllOf(testing::HasSubstr("the path " + again.string()), testing::HasSubstr("is given more than once")));
     }
 }
 
 TEST_F(StoreFiles, TooLittleSpaceIsRefusedBeforeAnyIsTaken) {
   auto o = options();
   o.capacity_bytes = 1ULL << 50;
-  try {
-    ChunkStore::create(o);
-    FAIL() << "a PiB was found";
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::does_not_fit, error.kind());
-    EXPECT_THAT(error.what(), HasSubstr(file("data").string()));
-    EXPECT_THAT(error.what(), HasSubstr(std::to_string(1ULL << 50)));
-    EXPECT_THAT(error.what(), HasSubstr("are free"));
-    EXPECT_EQ(std::errc::no_space_on_device, error.code());
-    EXPECT_EQ(file("data").string(), error.path());
-  }
+  const auto error = test::thrown_by([&] { ChunkStore::create(o); });
+  EXPECT_EQ(ErrorKind::does_not_fit, error.kind());
+  EXPECT_THAT(error.what(), HasSubstr(file("data").string()));
+  EXPECT_THAT(error.what(), HasSubstr(std::to_string(1ULL << 50)));
+  EXPECT_THAT(error.what(), HasSubstr("are free"));
+  EXPECT_EQ(std::errc::no_space_on_device, error.code());
+  EXPECT_EQ(file("data").string(), error.path());
   struct stat info {};
   ASSERT_EQ(0, ::stat(file("data").c_str(), &info));
   EXPECT_EQ(0, info.st_blocks);
@@ -140,11 +120,7 @@ TEST_F(StoreFiles, CapacityIsAllocatedExactlyAndGrowsOnOpening) {
 }
 
 TEST_F(StoreFiles, AnotherNumberOfPathsIsRefused) {
-  {
-    const auto store = ChunkStore::create(options(2));
-    write(*store, 0, 1);
-    store->commit(1, "");
-  }
+  commit_one(options(2));
   std::string what;
   EXPECT_EQ(ErrorKind::refused, kind_of_open(options(1), what));
   EXPECT_THAT(what, HasSubstr("2 paths"));
@@ -162,11 +138,7 @@ TEST_F(StoreFiles, TheGroupMayReadItAndOthersMayNot) {
     auto o = options();
     o.name = fmt::format("store{}", mask);
     const auto before = ::umask(mask);
-    {
-      const auto store = ChunkStore::create(o);
-      write(*store, 0, 1);
-      store->commit(1, "");
-    }
+    commit_one(o);
     ::umask(before);
     const auto folder = o.paths.front() / o.name;
     EXPECT_EQ(0750U & ~mask, mode_of(folder));
@@ -210,11 +182,7 @@ TEST_F(StoreFiles, AColleagueOfTheGroupReadsAndDoesNotWrite) {
   const auto group = ::getegid();
   ASSERT_EQ(0, ::setegid(kGroup));
   const auto mask = ::umask(022);
-  {
-    const auto store = ChunkStore::create(options());
-    write(*store, 0, 1);
-    store->commit(1, "");
-  }
+  commit_one(options());
   ::umask(mask);
   ASSERT_EQ(0, ::setegid(group));
   EXPECT_EQ(1, ::write(committed[1], "1", 1));
@@ -226,18 +194,12 @@ TEST_F(StoreFiles, AColleagueOfTheGroupReadsAndDoesNotWrite) {
 }
 
 // The kernel's calls, with a record of their arguments.
-class ToldFiles final : public io::FileOps {
+class ToldFiles final : public test::KernelFiles {
  public:
-  int create(int d, const std::string& n) override { return kernel_->create(d, n); }
-  std::int64_t read(int f, std::span<std::byte> to) override { return kernel_->read(f, to); }
-  std::int64_t write(int f, std::span<const std::byte> b) override { return kernel_->write(f, b); }
   int sync(int f) override {
     synced.insert(std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", f)));
-    return kernel_->sync(f);
+    return KernelFiles::sync(f);
   }
-  int rename(int d, const std::string& a, const std::string& b) override { return kernel_->rename(d, a, b); }
-  int remove(int d, const std::string& n) override { return kernel_->remove(d, n); }
-  int allocate(int f, std::uint64_t b) override { return kernel_->allocate(f, b); }
   int switch_off_copy_on_write(int f) override {
     struct stat info {};
     EXPECT_EQ(0, ::fstat(f, &info));
@@ -247,9 +209,6 @@ class ToldFiles final : public io::FileOps {
   std::set<std::filesystem::path> synced;
   std::vector<off_t> sizes;  // of files for which switching copy-on-write off was requested
   int refusal = 0;
-
- private:
-  std::shared_ptr<io::FileOps> kernel_ = io::make_file_ops();
 };
 
 // Otherwise a power loss could remove the store of a run.
@@ -305,11 +264,7 @@ TEST_F(StoreFiles, CopyOnWriteIsSwitchedOffBeforeAnythingIsWritten) {
 // All paths are checked and locked before any file is touched.
 TEST_F(StoreFiles, APathInUseLeavesTheOthersAsTheyAre) {
   auto o = options(2);
-  {
-    const auto store = ChunkStore::create(o);
-    write(*store, 0, 1);
-    store->commit(1, "");
-  }
+  commit_one(o);
   {
     const files::FileHandle held(::open((o.paths[1] / "store" / "lock").c_str(), O_RDWR | O_CLOEXEC));
     ASSERT_EQ(files::Locked::yes, files::try_lock(held.get(), LOCK_EX));
@@ -391,12 +346,7 @@ TEST_F(StoreFiles, AFolderOfAnotherUserIsRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
   std::filesystem::create_directories(directory_.path() / "nvme0" / "store");
   ASSERT_EQ(0, ::chown((directory_.path() / "nvme0" / "store").c_str(), 12345, 12345));
-  std::string what;
-  try {
-    ChunkStore::create(options());
-  } catch (const Error& error) {
-    what = error.what();
-  }
+  const auto what = test::error_of([&] { ChunkStore::create(options()); });
   EXPECT_THAT(what, HasSubstr("belongs to another user"));
   EXPECT_TRUE(std::filesystem::is_empty(directory_.path() / "nvme0" / "store"));
 }

@@ -1,6 +1,5 @@
 // Stores that are removed when their process ends.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

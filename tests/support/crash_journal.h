@@ -23,8 +23,8 @@
 #include <vector>
 
 #include <terrace/core/base/units.h>
-#include <terrace/offload/io/file_ops.h>
 #include <terrace/offload/io/io_engine.h>
+#include <terrace/tests/support/kernel_files.h>
 
 namespace terrace::test {
 
@@ -157,7 +157,7 @@ inline void CrashJournal::leave(std::size_t end, std::uint64_t seed, std::uint64
 }
 
 // The kernel's file operations without its syncs: the journal decides what is durable.
-class JournalFiles final : public io::FileOps {
+class JournalFiles final : public KernelFiles {
  public:
   explicit JournalFiles(std::shared_ptr<CrashJournal> journal) : journal_(std::move(journal)) {}
 
@@ -168,7 +168,6 @@ class JournalFiles final : public io::FileOps {
     journal_->add(CrashJournal::FileMade{last_file_, name});
     return descriptor;
   }
-  std::int64_t read(int file, std::span<std::byte> to) override { return kernel_->read(file, to); }
   std::int64_t write(int file, std::span<const std::byte> bytes) override {
     const std::lock_guard lock(mutex_);
     journal_->add(CrashJournal::FileWritten{files_.at(file), {bytes.begin(), bytes.end()}});
@@ -197,12 +196,9 @@ class JournalFiles final : public io::FileOps {
     journal_->add(CrashJournal::Removed{name});
     return kernel_->remove(directory, name);
   }
-  int allocate(int file, std::uint64_t bytes) override { return kernel_->allocate(file, bytes); }
-  int switch_off_copy_on_write(int file) override { return kernel_->switch_off_copy_on_write(file); }
 
  private:
   const std::shared_ptr<CrashJournal> journal_;
-  const std::shared_ptr<io::FileOps> kernel_ = io::make_file_ops();
   std::mutex mutex_;
   std::map<int, std::uint64_t> files_;  // open small files
   std::uint64_t last_file_ = 0;

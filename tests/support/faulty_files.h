@@ -18,11 +18,11 @@
 #include <vector>
 
 #include <terrace/core/base/units.h>
-#include <terrace/offload/io/file_ops.h>
+#include <terrace/tests/support/kernel_files.h>
 
 namespace terrace::test {
 
-class FaultyFiles final : public io::FileOps {
+class FaultyFiles final : public KernelFiles {
  public:
   enum class Call : std::uint8_t { create, read, write, sync, rename, remove, allocate };
   enum class What : std::uint8_t { none, error, half, nothing, late, never, held, torn, flipped, lost, misdirected };
@@ -117,7 +117,6 @@ class FaultyFiles final : public io::FileOps {
       default: return kernel_->allocate(file, bytes);
     }
   }
-  int switch_off_copy_on_write(int file) override { return kernel_->switch_off_copy_on_write(file); }
 
  private:
   template <class Real>
@@ -158,7 +157,6 @@ class FaultyFiles final : public io::FileOps {
       if (::pwrite(file, page.get(), kPageBytes, static_cast<off_t>(at)) < 0) return;
   }
 
-  const std::shared_ptr<io::FileOps> kernel_ = io::make_file_ops();
   const Fault fault_;
   mutable std::mutex mutex_;
   std::condition_variable release_;

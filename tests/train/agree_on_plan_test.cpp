@@ -1,7 +1,6 @@
 // Ranks that were given different budgets and rates plan alike; ranks that did not agree are named before their first
 // collective.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <array>
 
@@ -11,6 +10,7 @@
 #include <terrace/core/profile/profile_rates.h>
 #include <terrace/parallel/comm/threads/run_ranks.h>
 #include <terrace/parallel/train/agree_on_plan.h>
+#include <terrace/tests/support/thrown_error.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace {
@@ -60,12 +60,8 @@ TEST(AgreeOnPlan, RanksWithOtherProgramsAreNamedOnAllRanks) {
     ASSERT_TRUE(same.fits);
     demand_same_program(here.ranks, same, request.mesh);
     if (own->rank() == 2) request.order = Order::vertical;
-    try {
-      demand_same_program(here.ranks, plan(model, request, {}), request.mesh);
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind());
-      said.at(static_cast<std::size_t>(own->rank())) = error.what();
-    }
+    said.at(static_cast<std::size_t>(own->rank())) =
+        test::refusal_of([&] { demand_same_program(here.ranks, plan(model, request, {}), request.mesh); });
   });
   for (const auto& one : said) EXPECT_THAT(one, HasSubstr("ranks 0 and 2 have planned different steps"));
 }
@@ -79,12 +75,8 @@ TEST(AgreeOnPlan, PlanTogetherGivesEachRankItsPlanOrRefusesAll) {
     EXPECT_TRUE(mine.fits);
     EXPECT_EQ(static_cast<std::uint32_t>(own->rank()), mine.map.rank);
     if (own->rank() == 1) request.budget.device = request.budget.host = kKiB;
-    try {
-      static_cast<void>(plan_together(here.ranks, model, request));
-      ADD_FAILURE() << "a kilobyte is enough";
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::does_not_fit, error.kind());
-    }
+    EXPECT_EQ(ErrorKind::does_not_fit,
+              test::thrown_by([&] { static_cast<void>(plan_together(here.ranks, model, request)); }).kind());
   });
 }
 

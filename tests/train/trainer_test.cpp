@@ -1,7 +1,6 @@
 // The library's trainer with the toy model: which rank gets which sequences, what is clipped, skipped and committed; one rank
 // and several must evaluate the same.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <fmt/format.h>
 
@@ -16,6 +15,7 @@
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/train/trainer.h>
 #include <terrace/tests/support/folder_test.h>
+#include <terrace/tests/support/thrown_error.h>
 #include <terrace/tests/support/toy_run.h>
 
 namespace terrace {
@@ -52,12 +52,7 @@ TEST(Progress, ComesBackAsItWas) {
   EXPECT_EQ((LossScale::State{1024, 17}), *back.loss_scale);
   EXPECT_FALSE(training::parse_progress(to_text(training::Progress{})).loss_scale);
   for (const auto* const text : {"", "{", "[1]", R"({"skipped_steps":"x"})"}) {
-    try {
-      training::parse_progress(text);
-      FAIL() << text;
-    } catch (const Error& e) {
-      EXPECT_EQ(ErrorKind::corrupt, e.kind()) << text;
-    }
+    EXPECT_EQ(ErrorKind::corrupt, test::thrown_by([&] { training::parse_progress(text); }).kind()) << text;
   }
 }
 
@@ -162,13 +157,7 @@ TEST_F(TrainerTest, RanksTrainAndEvaluateAsOne) {
 TEST_F(TrainerTest, AForgottenSettingDoesNotDropClipping) {
   auto o = options_of(1, 2);
   o.before_use = false;
-  try {
-    TrainedRun run(o);
-    FAIL() << "the plan updates in the backward";
-  } catch (const Error& e) {
-    EXPECT_EQ(ErrorKind::refused, e.kind());
-    EXPECT_THAT(e.what(), HasSubstr("plan with PlanRequest::updates_before_use"));
-  }
+  EXPECT_THAT(test::refusal_of([&] { TrainedRun run(o); }), HasSubstr("plan with PlanRequest::updates_before_use"));
   auto unclipped = TrainedRun::plain();
   unclipped.greatest_norm = 0;
   EXPECT_NO_THROW(TrainedRun(o, unclipped).train(1));

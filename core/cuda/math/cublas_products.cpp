@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
-#include <utility>
 
 #include <terrace/core/base/error.h>
 #include <terrace/core/cuda/math/compiled_ops.h>

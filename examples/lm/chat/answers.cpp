@@ -4,10 +4,9 @@
 #include <iterator>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/chat/jinja/code_points.h>
 
 namespace terrace::lm {
@@ -51,15 +50,13 @@ Answer answer_of(const ChatTemplate& by, const TemplateInput& input, std::size_t
   Answer out{.text = by.write(input, message + 1, false).text, .span = {}};
   if (!out.text.starts_with(prompt)) {
     const auto at = common_bytes(out.text, prompt);
-    throw Error(
-        fmt::format(
-            "the chat template {} does not write message {}, an answer, behind its prompt for answers: the prompt "
-            "goes on with \"{}\", and the text with the answer with \"{}\"\n  set {{% generation %}} and {{% endgeneration "
-            "%}} around what is to be learned, in a chat_template.jinja beside the tokenizer, or give the texts "
-            "as \"prompt\" and \"completion\"",
-            by.name(), message + 1, base::printable(std::string_view(prompt).substr(at), 40),
-            base::printable(std::string_view(out.text).substr(at), 40)),
-        ErrorKind::refused);
+    throw base::Refused(fmt::format(
+        "the chat template {} does not write message {}, an answer, behind its prompt for answers: the prompt "
+        "goes on with \"{}\", and the text with the answer with \"{}\"\n  set {{% generation %}} and {{% endgeneration "
+        "%}} around what is to be learned, in a chat_template.jinja beside the tokenizer, or give the texts "
+        "as \"prompt\" and \"completion\"",
+        by.name(), message + 1, base::printable(std::string_view(prompt).substr(at), 40),
+        base::printable(std::string_view(out.text).substr(at), 40)));
   }
   const auto next = by.write(input, message + 1, true).text;
   const auto tokens = tokens_in(out.text, special);
@@ -91,11 +88,10 @@ void leave_out_unlearned(const ChatTemplate& by, const TemplateInput& input, std
     bool same = begin <= end && end <= marked.size();  // a template may mark other answers when more messages follow
     for (auto block = begin; same && block < end; ++block) same = with[block].begin == all[block].begin;
     if (!same)
-      throw Error(
+      throw base::Refused(
           fmt::format("the chat template {} does not say which {{% generation %}} blocks are those of message {}, which is "
                       "not to be learned\n  remove the message's mark, or the line",
-                      by.name(), i + 1),
-          ErrorKind::refused);
+                      by.name(), i + 1));
     marked.erase(marked.begin() + static_cast<std::ptrdiff_t>(begin), marked.begin() + static_cast<std::ptrdiff_t>(end));
   }
 }

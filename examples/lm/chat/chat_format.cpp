@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/chat/answers.h>
 #include <terrace/examples/lm/chat/jinja/json.h>
 
@@ -66,10 +66,9 @@ ChatFormat::ChatFormat(const Tokenizer& tokenizer, const TokenizerConfig& config
   }
   end_ = tokenizer.id_of(kTurnEnd) ? kTurnEnd : end_of_text_;
   if (end_.empty())
-    throw Error(
+    throw base::Refused(
         "the tokenizer has no token that can end an answer: neither <|im_end|> nor <|endoftext|> nor the eos_token of a "
-        "tokenizer_config.json beside it\n  add one of them, as `terrace train-tokenizer` does",
-        ErrorKind::refused);
+        "tokenizer_config.json beside it\n  add one of them, as `terrace train-tokenizer` does");
 }
 
 std::string ChatFormat::warning() const {
@@ -81,7 +80,7 @@ std::string ChatFormat::warning() const {
 std::vector<Part> ChatFormat::as_chatml(const std::vector<Message>& messages) const {
   std::vector<Part> parts;
   for (const auto& message : messages) {
-    if (!message.not_plain.empty()) throw Error(message.not_plain, ErrorKind::refused);
+    if (!message.not_plain.empty()) throw base::Refused(message.not_plain);
     parts.push_back({head_of(message.role), false});
     parts.push_back({message.content + end_, message.role == kAnswering, message.learned});
     parts.push_back({"\n", false});
@@ -118,8 +117,8 @@ std::vector<ChatFormat::Encoded> ChatFormat::encode(const Conversation& conversa
     if (std::ranges::find(encoded.learned, true) != encoded.learned.end()) out.push_back(std::move(encoded));
   }
   if (out.empty())
-    throw Error("the chat template writes no answer of it, so there is nothing to learn\n  add an answer, or remove the line",
-                ErrorKind::refused);
+    throw base::Refused(
+        "the chat template writes no answer of it, so there is nothing to learn\n  add an answer, or remove the line");
   return out;
 }
 

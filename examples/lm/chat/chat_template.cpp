@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/chat/jinja/json.h>
 #include <terrace/examples/lm/chat/jinja/lexer.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kMostSourceBytes = std::size_t{256} << 10;  // the longest known template has 20 KB
 
 [[noreturn]] void refuse_template(const std::string& name, int line, const jinja::Fault& fault) {
-  throw Error(fmt::format("the chat template {}, line {}: {}\n  {}", name, line, fault.what, fault.mend), ErrorKind::refused);
+  throw base::Refused(fmt::format("the chat template {}, line {}: {}\n  {}", name, line, fault.what, fault.mend));
 }
 
 }  // namespace
@@ -43,10 +43,9 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string name, std::map<s
                            std::optional<std::int64_t> now)
     : name_(std::move(name)), tokens_(std::move(tokens)), now_(now) {
   if (source.size() > kMostSourceBytes)
-    throw Error(fmt::format("the chat template {} has more than {} bytes\n  give a shorter one", name_, kMostSourceBytes),
-                ErrorKind::refused);
-  if (!is_utf8(source))
-    throw Error(fmt::format("the chat template {} is not UTF-8\n  save it as UTF-8", name_), ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("the chat template {} has more than {} bytes\n  give a shorter one", name_, kMostSourceBytes));
+  if (!is_utf8(source)) throw base::Refused(fmt::format("the chat template {} is not UTF-8\n  save it as UTF-8", name_));
   try {
     tree_ = std::make_unique<const Tree>(Tree{jinja::parse(source)});
   } catch (const jinja::SyntaxFault& fault) {

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/chat/exact_json.h>
 
@@ -16,9 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string with_mend(const std::string& why, const std::string& mend) { return fmt::format("{}\n  {}", why, mend); }
-[[noreturn]] void refuse(const std::string& why, const std::string& mend) {
-  throw Error(with_mend(why, mend), ErrorKind::refused);
-}
+[[noreturn]] void refuse(const std::string& why, const std::string& mend) { throw base::Refused(with_mend(why, mend)); }
 
 const std::string& text_of(const Json& object, const char* key, const std::string& of) {
   if (!object.contains(key)) refuse(fmt::format("{} has no \"{}\"", of, key), "add it, or remove the line");

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/data/corpus.h>
 
 namespace terrace::lm {
@@ -30,12 +30,10 @@ ConversationData::ConversationData(std::vector<EncodedConversations> files, std:
   }
   const auto all = first_.size();
   if (all == 0 && skipped() > 0)
-    throw Error(fmt::format("the data has no conversation: all of its {} lines were skipped, the first because of {}",
-                            skipped(), first_skipped()),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("the data has no conversation: all of its {} lines were skipped, the first because of {}",
+                                    skipped(), first_skipped()));
   if (all == 0)
-    throw Error("the data has no conversation: its files are empty\n  give --data files with at least one line",
-                ErrorKind::refused);
+    throw base::Refused("the data has no conversation: its files are empty\n  give --data files with at least one line");
   const auto held_out = holds_out && all > 1 ? std::max<std::size_t>(1, all / kHeldOutOneIn) : 0;
   const auto in_split = [&](std::size_t i) { return static_cast<std::uint32_t>(permuted(kSplitSeed, kSplitOrder, i, all)); };
   const auto packed = [&](std::size_t lines, const auto& line_of, bool& learns_any) {
@@ -58,10 +56,10 @@ ConversationData::ConversationData(std::vector<EncodedConversations> files, std:
       training, [&](std::size_t i) { return in_split(held_out + permuted(seed, kPackingOrder, i, training)); },
       learns_training);
   if (!learns_training)
-    throw Error(fmt::format("nothing would be learned: no conversation has an answer within its first {} tokens\n  raise "
-                            "--seq-len, or shorten what stands before the answers",
-                            seq_len_),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("nothing would be learned: no conversation has an answer within its first {} tokens\n  raise "
+                    "--seq-len, or shorten what stands before the answers",
+                    seq_len_));
 }
 
 std::size_t ConversationData::file_of(std::uint32_t item) const {

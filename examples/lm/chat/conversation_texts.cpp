@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/chat/json_elements.h>
 #include <terrace/offload/store/chunk_store.h>
 
@@ -32,8 +32,8 @@ std::size_t begin_of_array(DataStream& in) {
 
 std::uint64_t each_element(DataStream& in, const std::string& name, std::size_t begin, const Take& take) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(fmt::format("{}: {}\n  it begins as one JSON array, and each element must be one JSON object", name, why),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("{}: {}\n  it begins as one JSON array, and each element must be one JSON object", name, why));
   };
   std::uint64_t checksum = 0, number = 0;
   JsonElements elements;
@@ -62,9 +62,8 @@ std::uint64_t each_line(DataStream& in, const std::string& name, const Take& tak
       const auto newline = window.rfind('\n');
       if (newline == std::string_view::npos) {
         if (wanted >= kMostBytes)
-          throw Error(fmt::format("{}, line {}: it has more than {} bytes\n  each line must be one JSON object", name,
-                                  number + 1, kMostBytes),
-                      ErrorKind::refused);
+          throw base::Refused(fmt::format("{}, line {}: it has more than {} bytes\n  each line must be one JSON object", name,
+                                          number + 1, kMostBytes));
         wanted *= 2;
         continue;
       }

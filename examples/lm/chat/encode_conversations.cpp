@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/files.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/chat/conversation_texts.h>
 #include <terrace/examples/lm/chat/encoded_conversations.h>
 #include <terrace/examples/lm/chat/encoded_format.h>
@@ -22,8 +22,7 @@ class EncodedWriter {
 
   void add(const ChatFormat::Encoded& document, bool begins_line) {
     if (document.tokens.size() > EncodedConversations::kMostTokens)
-      throw Error(fmt::format("it has more than {} tokens\n  divide it", EncodedConversations::kMostTokens),
-                  ErrorKind::refused);
+      throw base::Refused(fmt::format("it has more than {} tokens\n  divide it", EncodedConversations::kMostTokens));
     words_.assign(1, static_cast<std::uint32_t>(document.tokens.size()) | (begins_line ? encoded::kHighBit : 0));
     for (std::size_t i = 0; i < document.tokens.size(); ++i)
       words_.push_back(static_cast<std::uint32_t>(document.tokens[i]) | (document.learned[i] ? kLearnedBit : 0));

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/math/philox.h>
 #include <terrace/offload/store/chunk_store.h>
 
@@ -29,7 +29,7 @@ TokenFormat token_format(std::string_view name, std::int64_t vocabulary) {
   if (name == "u16") return {2, vocabulary};
   if (name == "u32") return {4, vocabulary};
   if (name == "llm.c") return {2, vocabulary, kLlmCHeaderBytes};
-  throw Error(fmt::format("unknown token format {}\n  give bytes, u16, u32 or llm.c", name), ErrorKind::refused);
+  throw base::Refused(fmt::format("unknown token format {}\n  give bytes, u16, u32 or llm.c", name));
 }
 
 std::uint64_t tokens_in_file(const std::filesystem::path& path, TokenFormat format) {
@@ -37,26 +37,23 @@ std::uint64_t tokens_in_file(const std::filesystem::path& path, TokenFormat form
   const auto bytes = file.bytes();
   if (format.header == 0) {
     if (bytes % format.bytes != 0)
-      throw Error(
+      throw base::Refused(
           fmt::format("corpus file {} has {} bytes, which is not a multiple of the {} bytes of a token\n  give the right "
                       "--data-format",
-                      path.string(), bytes, format.bytes),
-          ErrorKind::refused);
+                      path.string(), bytes, format.bytes));
     return bytes / format.bytes;
   }
   std::array<std::uint32_t, 3> header{};  // magic number, version, tokens
   if (bytes >= format.header) file.read(0, {reinterpret_cast<unsigned char*>(header.data()), sizeof header});
   if (header[0] != kLlmCMagic || header[1] != kLlmCVersion || bytes != format.header + std::uint64_t{header[2]} * format.bytes)
-    throw Error(fmt::format("corpus file {} has not the header of llm.c for its {} bytes\n  give the right --data-format",
-                            path.string(), bytes),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format(
+        "corpus file {} has not the header of llm.c for its {} bytes\n  give the right --data-format", path.string(), bytes));
   return header[2];
 }
 
 Corpus Corpus::open(const std::vector<std::filesystem::path>& files, CorpusWindows windows, TokenFormat format) {
   windows.bytes = windows.bytes / format.bytes * format.bytes;  // whole tokens
-  if (windows.bytes == 0 || windows.count == 0)
-    throw Error("a corpus needs at least one window of one byte", ErrorKind::refused);
+  if (windows.bytes == 0 || windows.count == 0) throw base::Refused("a corpus needs at least one window of one byte");
   std::vector<File> kept;
   std::uint64_t tokens = 0, all_windows = 0;
   for (const auto& path : files) {
@@ -69,8 +66,8 @@ Corpus Corpus::open(const std::vector<std::filesystem::path>& files, CorpusWindo
   }
   windows.checked = static_cast<std::size_t>(std::min<std::uint64_t>(windows.checked, all_windows));
   if (tokens == 0)
-    throw Error(fmt::format("the corpus is empty: {} files, 0 bytes\n  give --data a file with text in it", files.size()),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("the corpus is empty: {} files, 0 bytes\n  give --data a file with text in it", files.size()));
   return {std::move(kept), tokens, windows, format};
 }
 
@@ -171,22 +168,19 @@ std::size_t Corpus::held_bytes() const {
 
 SequencePlan plan_sequences(std::uint64_t corpus_tokens, std::uint64_t seq_len, bool holds_out) {
   constexpr std::uint64_t kLongest = std::uint64_t{1} << 62;
-  if (seq_len == 0 || seq_len >= kLongest)
-    throw Error(fmt::format("a sequence cannot have {} tokens", seq_len), ErrorKind::refused);
+  if (seq_len == 0 || seq_len >= kLongest) throw base::Refused(fmt::format("a sequence cannot have {} tokens", seq_len));
   const std::uint64_t one = seq_len + 1;
   if (!holds_out && corpus_tokens >= one) return {.seq_len = seq_len, .training_sequences = (corpus_tokens - 1) / seq_len};
   if (!holds_out)
-    throw Error(
+    throw base::Refused(
         fmt::format("the corpus has {} tokens, but {} are needed: one sequence of {} tokens, with one more token as the "
                     "last target\n  give more text with --data, or a shorter --seq-len",
-                    corpus_tokens, one, seq_len),
-        ErrorKind::refused);
+                    corpus_tokens, one, seq_len));
   if (corpus_tokens < 2 * one) {
-    throw Error(
+    throw base::Refused(
         fmt::format("the corpus has {} tokens, but {} are needed: one training and one evaluation sequence of {} tokens, "
                     "each with one more token as the last target\n  give more text with --data, or a shorter --seq-len",
-                    corpus_tokens, 2 * one, seq_len),
-        ErrorKind::refused);
+                    corpus_tokens, 2 * one, seq_len));
   }
   const std::uint64_t held_out = std::max(one, corpus_tokens / kHeldOutOneIn);
   const std::uint64_t training = corpus_tokens - held_out;

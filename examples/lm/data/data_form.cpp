@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/nesting.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/data/corpus.h>
 #include <terrace/examples/lm/unpack/data_stream.h>
@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kLooksAt = 64 * 1024;  // bytes; a multiple of four
 
 [[noreturn]] void refuse(const std::filesystem::path& file, const std::string& what, const std::string& mend) {
-  throw Error(fmt::format("--data {}: {}\n  {}", file.string(), what, mend), ErrorKind::refused);
+  throw base::Refused(fmt::format("--data {}: {}\n  {}", file.string(), what, mend));
 }
 
 // `cut`: the last character may be incomplete.

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/math/philox.h>
 
 namespace terrace::lm {
@@ -23,7 +23,7 @@ namespace {
 constexpr std::uint64_t kMostDigits = 1'000'000'000'000'000'000;  // times ten still fits
 
 [[noreturn]] void refuse(std::string_view weight, std::string_view why) {
-  throw Error(fmt::format("the weight {}: {}", weight, why), ErrorKind::refused);
+  throw base::Refused(fmt::format("the weight {}: {}", weight, why));
 }
 [[noreturn]] void refuse_digits(std::string_view weight) {
   refuse(weight, fmt::format("written as whole numbers, the weights add up to more than {}\n  give fewer digits: shares of all "
@@ -96,7 +96,7 @@ Mixture::Mixture(std::vector<std::uint64_t> weights, std::uint64_t seed)
       period_(std::accumulate(weights_.begin(), weights_.end(), std::uint64_t{0})),
       taken_(weights_.size()) {
   if (weights_.empty() || std::ranges::min(weights_) == 0 || period_ > kLongestPeriod)
-    throw Error("a mixture needs positive weights of a short period", ErrorKind::refused);
+    throw base::Refused("a mixture needs positive weights of a short period");
 }
 
 Mixture::Place Mixture::at(std::uint64_t i) {

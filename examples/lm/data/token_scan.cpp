@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/offload/store/chunk_store.h>
 
 static_assert(std::endian::native == std::endian::little, "tokens are little-endian");
@@ -100,9 +100,8 @@ void TokenScan::check(std::uint64_t block) {
   for (std::size_t at = 0; at < block_.size(); at += format_.bytes)
     if (const auto token = largest(format_.bytes, std::span(block_).subspan(at, format_.bytes));
         token >= static_cast<std::uint64_t>(format_.vocabulary))
-      throw Error(describe_foreign_token(file->path, (offset + at) / format_.bytes, token, format_.vocabulary) +
-                      "\n  give the tokenizer's --vocab, and the right --data-format",
-                  ErrorKind::refused);
+      throw base::Refused(describe_foreign_token(file->path, (offset + at) / format_.bytes, token, format_.vocabulary) +
+                          "\n  give the tokenizer's --vocab, and the right --data-format");
 }
 
 }  // namespace terrace::lm

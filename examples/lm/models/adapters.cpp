@@ -4,15 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/models/adapter_config.h>
 #include <terrace/examples/lm/models/expert_adapters.h>
@@ -109,7 +108,7 @@ std::string library_parameter(std::string_view target) {
 bool is_of_experts(std::string_view target) { return target == layers::kExpertsUp || target == layers::kExpertsDown; }
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& why) {
-  throw Error(fmt::format("{}: {}", file.string(), why), ErrorKind::refused);
+  throw base::Refused(fmt::format("{}: {}", file.string(), why));
 }
 
 }  // namespace
@@ -125,18 +124,17 @@ layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t ra
     if (all || std::ranges::find(known, word, &Target::word) != known.end()) continue;
     std::vector<std::string_view> have;
     for (const auto& target : known) have.push_back(target.word);
-    throw Error(fmt::format("--lora-targets: {} has no product \"{}\"\n  it has {}; all is each of them", *family.name,
-                            base::printable(word), fmt::join(have, ", ")),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("--lora-targets: {} has no product \"{}\"\n  it has {}; all is each of them", *family.name,
+                                    base::printable(word), fmt::join(have, ", ")));
   }
   for (const auto& target : known) {
     if (!is_target(target.word)) continue;
     for (const auto& other : known)
       if (other.tensor == target.tensor && !is_target(other.word))
-        throw Error(fmt::format("--lora-targets: {} has {} and {} in one tensor, {}, which has one adapter\n  give both, or "
-                                "neither",
-                                *family.name, target.word, other.word, target.tensor),
-                    ErrorKind::refused);
+        throw base::Refused(
+            fmt::format("--lora-targets: {} has {} and {} in one tensor, {}, which has one adapter\n  give both, or "
+                        "neither",
+                        *family.name, target.word, other.word, target.tensor));
     if (std::ranges::find(adapters.tensors, target.tensor) == adapters.tensors.end())
       adapters.tensors.emplace_back(target.tensor);
   }

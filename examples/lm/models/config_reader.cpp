@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/models/activation_name.h>
 #include <terrace/examples/lm/models/harmless_keys.h>
 #include <terrace/examples/lm/models/rope_scaling.h>
@@ -213,8 +213,7 @@ Rotary ConfigReader::scaling_at(std::string_view pointer, const RotaryPositions&
   try {
     auto found = rope_scaling_of(object, static_cast<double>(longest));
     if (!only.empty() && found.scaling != RotaryScaling::none && kind_of(found) != only)
-      throw Error(fmt::format("its type is {}, and the library has this model with {} only", kind_of(found), only),
-                  ErrorKind::refused);
+      throw base::Refused(fmt::format("its type is {}, and the library has this model with {} only", kind_of(found), only));
     return found;
   } catch (const Error& error) {
     refuse(fmt::format("{}: {}", pointer.substr(1), error.what()), "terrace has no other changes of rotary positions");

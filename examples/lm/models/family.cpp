@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 
 namespace terrace::lm {
 
@@ -13,8 +13,7 @@ const Family& family_named(std::string_view name) {
   for (const Family* const family : families()) {
     if (*family->name == name) return *family;
   }
-  throw Error(fmt::format("model: '{}' is not a model family; accepted are {}", name, names_of_families("and")),
-              ErrorKind::refused);
+  throw base::Refused(fmt::format("model: '{}' is not a model family; accepted are {}", name, names_of_families("and")));
 }
 
 std::string names_of_families(std::string_view between, bool (*has)(const Family&)) {

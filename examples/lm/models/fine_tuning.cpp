@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <map>
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>

@@ -1,6 +1,5 @@
 #include <terrace/examples/lm/models/harmless_keys.h>
 
-#include <algorithm>
 #include <string_view>
 
 #include <nlohmann/json.hpp>

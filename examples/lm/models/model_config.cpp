@@ -6,14 +6,14 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/models/activation_name.h>
 #include <terrace/examples/lm/models/model_config.h>
 
 namespace terrace::lm {
 namespace {
 
-[[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, ErrorKind::refused); }
+[[noreturn]] void refuse(const std::string& what) { throw base::Refused("model: " + what); }
 
 layers::ProjectionParts parts_of(const ProjectionParts& parts, std::optional<bool> bias) {
   return {.tensors = {parts.tensors.begin(), parts.tensors.end()}, .bias = bias.value_or(*parts.bias)};

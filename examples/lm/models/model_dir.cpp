@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/fetched_file.h>
 #include <terrace/core/base/json_text.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/models/config_reader.h>
 
@@ -107,10 +107,10 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name, s
 ModelConfig read_model_dir(const std::filesystem::path& directory, std::vector<std::string>* unread) {
   const auto name = directory.string();
   if (std::error_code failed; !name.starts_with('.') && !directory.is_absolute() && !std::filesystem::exists(directory, failed))
-    throw Error(fmt::format("there is no directory {0}\n  terrace downloads nothing: fetch the model first, for example by hf "
-                            "download {0} --local-dir DIR, and give its directory",
-                            name),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("there is no directory {0}\n  terrace downloads nothing: fetch the model first, for example by hf "
+                    "download {0} --local-dir DIR, and give its directory",
+                    name));
   const auto file = directory / kModelConfigFile;
   files::demand_fetched(file);
   std::string text;

@@ -11,15 +11,15 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 
 namespace terrace::lm {
 namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void refuse_scaling(const std::string& what) { throw Error("rope scaling: " + what, ErrorKind::refused); }
+[[noreturn]] void refuse_scaling(const std::string& what) { throw base::Refused("rope scaling: " + what); }
 
 // A number of a scaling kind: its word in a setting, its key in config.json, and whether it is required.
 struct Number {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/weights/safetensors.h>
 #include <terrace/examples/lm/weights/weight_files.h>
 #include <terrace/examples/lm/weights/weight_hash.h>
@@ -53,10 +54,10 @@ bool is_of_positions(const Family& family, const std::string& name) {
                                  const std::string& name) {
   const auto embedding = layers::weight_name(*family.tensors.embedding);
   if (name == layers::weight_name(*family.tensors.head) && !name_in(file, family, embedding).ends_with(embedding))
-    throw Error(fmt::format("{} has no tensor {}: AutoModel writes a model without its output head\n  write it with "
-                            "AutoModelForCausalLM",
-                            path.string(), name),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("{} has no tensor {}: AutoModel writes a model without its output head\n  write it with "
+                    "AutoModelForCausalLM",
+                    path.string(), name));
   throw AnotherModel(fmt::format("{} has no tensor {}", path.string(), name));
 }
 
@@ -70,9 +71,8 @@ WeightSource weights_from(const std::filesystem::path& path, const Family& famil
       const auto* entry = file->find(name_in(*file, family, param.name));
       if (!entry) refuse_without(path, *file, family, param.name);
       if (!can_be_read(entry->type))
-        throw Error(fmt::format("{}: tensor {} is of dtype {}; F32, BF16, F16 and F64 can be read", path.string(), param.name,
-                                name_of(entry->type)),
-                    ErrorKind::refused);
+        throw base::Refused(fmt::format("{}: tensor {} is of dtype {}; F32, BF16, F16 and F64 can be read", path.string(),
+                                        param.name, name_of(entry->type)));
       const auto whole = model::whole_shape(param.shape, param.split);
       const auto rows = entry->shape.empty() ? 0 : entry->shape.front();
       const auto positions = is_of_positions(family, param.name) ? static_cast<std::uint64_t>(whole[0]) : 0;
@@ -80,9 +80,8 @@ WeightSource weights_from(const std::filesystem::path& path, const Family& famil
       for (std::size_t i = 0; same && i < whole.rank(); ++i)
         same = entry->shape[i] == static_cast<std::uint64_t>(whole[i]) || (i == 0 && positions != 0 && rows > positions);
       if (rows < positions)
-        throw Error(fmt::format("{} has {} positions, and --seq-len is {}\n  give --seq-len {} or less", path.string(), rows,
-                                positions, rows),
-                    ErrorKind::refused);
+        throw base::Refused(fmt::format("{} has {} positions, and --seq-len is {}\n  give --seq-len {} or less", path.string(),
+                                        rows, positions, rows));
       if (!same)
         throw AnotherModel(fmt::format("{}: tensor {} has shape [{}], the model has {}", path.string(), param.name,
                                        base::printable(fmt::format("{}", fmt::join(entry->shape, ", "))), to_string(whole)));

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/models/activation_name.h>
 #include <terrace/examples/lm/models/config_reader.h>
 #include <terrace/examples/lm/models/model_dir.h>
@@ -41,9 +41,8 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   const Family& family = config.family;
   const ModelFile& file = family.file;
   const auto refuse = [&](const std::string& what, const std::string& mend) {
-    throw Error(
-        fmt::format("a model with {} is none that Hugging Face's library has as {}\n  {}", what, *file.architecture, mend),
-        ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("a model with {} is none that Hugging Face's library has as {}\n  {}", what, *file.architecture, mend));
   };
   if (config.skips != SkipShape::none)
     refuse("skip connections", "train with --save, and read the file with a program of yours");

@@ -1,5 +1,3 @@
-#include <memory>
-#include <set>
 
 #include <fmt/format.h>
 

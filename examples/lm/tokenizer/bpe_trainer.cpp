@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/tokenizer/words/byte_letters.h>
 
 namespace terrace::lm {
@@ -41,9 +41,8 @@ class Trainer {
     for (const auto& special : settings.special) add(special);
     add_bytes();
     if (spellings_.size() > settings.vocabulary)
-      throw Error(fmt::format("a vocabulary of {} ids cannot hold {} special tokens and 256 bytes", settings.vocabulary,
-                              settings.special.size()),
-                  ErrorKind::refused);
+      throw base::Refused(fmt::format("a vocabulary of {} ids cannot hold {} special tokens and 256 bytes", settings.vocabulary,
+                                      settings.special.size()));
     for (const auto& [word, count] : words) {
       words_.push_back({.first = static_cast<std::uint64_t>(symbols_.size()),
                         .size = static_cast<std::uint32_t>(word.size()),

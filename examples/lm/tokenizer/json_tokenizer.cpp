@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_model.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_parts.h>
 #include <terrace/examples/lm/tokenizer/words/bpe.h>
@@ -26,16 +26,15 @@ const Json& part_of(const Json& rest, const char* key) {
 BpeParts bpe_parts(const TokenizerFile& file, bool byte_level) {
   const auto& model = file.rest["model"];
   const auto type = is_absent(model, "type") ? std::string("BPE") : text_member(model, "type");
-  if (type != "BPE")
-    throw Error(fmt::format("the model \"{}\" is not supported; BPE is", base::printable(type)), ErrorKind::refused);
+  if (type != "BPE") throw base::Refused(fmt::format("the model \"{}\" is not supported; BPE is", base::printable(type)));
   for (const char* const key : {"vocab", "merges"})  // null if they were read separately
     if (!is_absent(model, key))
       throw Error(fmt::format("\"{}\" of the model has another form than that of BPE", key), ErrorKind::corrupt);
   for (const char* const key : {"continuing_subword_prefix", "end_of_word_suffix"})
     if (!is_absent(model, key) && !text_member(model, key).empty())
-      throw Error(fmt::format("the model's \"{}\" is not supported, and it would change the tokens", key), ErrorKind::refused);
+      throw base::Refused(fmt::format("the model's \"{}\" is not supported, and it would change the tokens", key));
   if (!is_absent(model, "dropout") && model["dropout"] != 0)
-    throw Error("the model's \"dropout\" is not supported, and it would change the tokens", ErrorKind::refused);
+    throw base::Refused("the model's \"dropout\" is not supported, and it would change the tokens");
   BpeParts parts{.vocabulary = file.vocabulary,
                  .merges = file.merges,
                  .byte_level = byte_level,
@@ -198,10 +197,10 @@ std::optional<std::size_t> JsonModel::cut_before(std::string_view text, std::siz
 
 std::string JsonModel::piece(TokenId id, DecodeOptions options) const {
   if (!decoder.unknown.empty())
-    throw Error(fmt::format("the decoder \"{}\" is not supported", base::printable(decoder.unknown)), ErrorKind::refused);
+    throw base::Refused(fmt::format("the decoder \"{}\" is not supported", base::printable(decoder.unknown)));
   if (const auto added = added_by_id.find(id); added != added_by_id.end())
     return added->second.special && options.skips_special ? std::string() : added->second.content;
-  if (id >= bpe.ids() || !bpe.bytes_of(id)) throw Error(fmt::format("{} is the id of no token", id), ErrorKind::refused);
+  if (id >= bpe.ids() || !bpe.bytes_of(id)) throw base::Refused(fmt::format("{} is the id of no token", id));
   auto part = bpe.decoded(id);
   const auto most = longest_replaced(part.size());
   if (!bpe.byte_level())

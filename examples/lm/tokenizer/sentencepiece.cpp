@@ -1,15 +1,14 @@
 // A tokenizer.model: finds added tokens; Google's library encodes the text between them.
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <mutex>
 #include <unordered_set>
 
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/tokenizer/sentencepiece_file.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_model.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_parts.h>
@@ -38,9 +37,8 @@ class SentencePieceModel final : public TokenizerModel {
  public:
   SentencePieceModel(std::string bytes, SentencePieceSettings settings)
       : file_(read_sentencepiece_file(bytes)), settings_(std::move(settings)), bytes_(std::move(bytes)) {
-    if (file_.spaces_behind)
-      throw Error("spaces behind words (treat_whitespace_as_suffix) are not supported", ErrorKind::refused);
-    if (file_.maps_decoded) throw Error("a table for decoded texts (denormalizer_spec) is not supported", ErrorKind::refused);
+    if (file_.spaces_behind) throw base::Refused("spaces behind words (treat_whitespace_as_suffix) are not supported");
+    if (file_.maps_decoded) throw base::Refused("a table for decoded texts (denormalizer_spec) is not supported");
     load(beginning_, bytes_);
     load(continuing_, without_prefix(bytes_));
     pieces_ = static_cast<std::size_t>(std::max(0, beginning_.GetPieceSize()));
@@ -73,7 +71,7 @@ class SentencePieceModel final : public TokenizerModel {
   [[nodiscard]] std::string piece(TokenId id, DecodeOptions options) const override {
     if (const auto at = std::ranges::lower_bound(added_, id, {}, &AddedToken::id); at != added_.end() && at->id == id)
       return at->special && options.skips_special ? std::string() : at->content;
-    if (id >= pieces_) throw Error(fmt::format("{} is the id of no token", id), ErrorKind::refused);
+    if (id >= pieces_) throw base::Refused(fmt::format("{} is the id of no token", id));
     const auto number = static_cast<int>(id);
     auto text = beginning_.IdToPiece(number);
     if (beginning_.IsControl(number) || beginning_.IsUnknown(number)) return options.skips_special ? std::string() : text;

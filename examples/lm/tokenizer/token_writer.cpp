@@ -11,9 +11,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/file_lock.h>
 #include <terrace/core/base/file_state.h>
+#include <terrace/core/base/refused.h>
 
 namespace terrace::lm {
 namespace {
@@ -45,9 +45,8 @@ void lock(const files::FileHandle& file, const std::filesystem::path& path, cons
 // Refuses a symbolic or hard link of that name, because writing would change a file that is not terrace's.
 files::FileHandle open_own(const std::filesystem::path& path) {
   const auto refuse = [&](const char* what) {
-    throw Error(fmt::format("{} is {}, and not a file that terrace left there\n  remove it, or give another --out",
-                            path.string(), what),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("{} is {}, and not a file that terrace left there\n  remove it, or give another --out",
+                                    path.string(), what));
   };
   files::FileHandle file;
   try {
@@ -114,8 +113,8 @@ TokenWriter::TokenWriter(std::filesystem::path out, TokenFile kind, std::size_t 
       width_(kind == TokenFile::u32 || (kind == TokenFile::megatron && ids >= kMegatronShortIds) ? 4 : 2),
       place_(from) {
   if (width_ == 2 && ids > std::size_t{1} << 16U)
-    throw Error(fmt::format("the tokenizer has {} ids, which do not fit into two bytes\n  give --format u32 or megatron", ids),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("the tokenizer has {} ids, which do not fit into two bytes\n  give --format u32 or megatron", ids));
   const std::uint64_t header = kind == TokenFile::llm_c ? kHeaderBytes : 0;
   const bool begins = from.tokens == 0;
   ids_file_ = open_at(partial(), begins ? 0 : header + from.tokens * width_, log);
@@ -152,7 +151,7 @@ void TokenWriter::write_ends(std::size_t ids, std::span<const std::size_t> ends)
   for (const auto end : ends) {
     const auto size = place_.open_tokens + end - done;
     if (kind_ == TokenFile::megatron && size > static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()))
-      throw Error("a document has more tokens than an index of Megatron can count", ErrorKind::refused);
+      throw base::Refused("a document has more tokens than an index of Megatron can count");
     append(sizes_text, static_cast<std::int32_t>(size));
     place_.open_tokens = 0;
     done = end;
@@ -215,8 +214,7 @@ void TokenWriter::write_index() const {
 void TokenWriter::finish() {
   if (kind_ == TokenFile::llm_c) {
     if (place_.tokens > static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()))
-      throw Error(fmt::format("{} tokens are more than a file of llm.c can count\n  divide the input", place_.tokens),
-                  ErrorKind::refused);
+      throw base::Refused(fmt::format("{} tokens are more than a file of llm.c can count\n  divide the input", place_.tokens));
     std::string header;
     for (const auto number : {kMagic, kVersion, static_cast<std::int32_t>(place_.tokens)}) append(header, number);
     if (::lseek(ids_file_.get(), 0, SEEK_SET) != 0)

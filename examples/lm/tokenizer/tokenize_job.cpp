@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/json_text.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/tokenizer/words/piece_source.h>
 
@@ -105,9 +105,9 @@ struct TokenizeJob::State {
 WriterPlace TokenizeJob::State::read_record() {
   if (!std::filesystem::exists(record_file())) return {};
   const auto refuse = [&] {
-    throw Error(fmt::format("{} was begun with other input, another tokenizer or other settings\n  remove {} to begin again",
-                            settings.out.string(), record_file().string()),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("{} was begun with other input, another tokenizer or other settings\n  remove {} to begin again",
+                    settings.out.string(), record_file().string()));
   };
   try {
     const auto json = base::parse_json(read_text_file(record_file()));

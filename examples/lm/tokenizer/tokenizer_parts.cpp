@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/tokenizer/words/normalize.h>
 
 namespace terrace::lm {
@@ -14,8 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& name) {
-  throw Error(fmt::format("{} \"{}\" is not supported, and it would change the tokens", what, base::printable(name)),
-              ErrorKind::refused);
+  throw base::Refused(fmt::format("{} \"{}\" is not supported, and it would change the tokens", what, base::printable(name)));
 }
 [[noreturn]] void refuse_form(const std::string& why) { throw Error(why, ErrorKind::corrupt); }
 

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 
 namespace terrace::lm {
 namespace {
@@ -122,7 +122,7 @@ void DataStream::unpack(std::size_t wanted) {
       const std::string why = error.what();
       const auto what = fmt::format("what {} has packed cannot be read on at byte {}: {}", packing_->by, file_place(), why);
       if (why.find('\n') != std::string::npos)  // a second line is a command to which the file's name is added
-        throw Error(fmt::format("{}: {} {}", path_.string(), what, path_.string()), ErrorKind::refused);
+        throw base::Refused(fmt::format("{}: {} {}", path_.string(), what, path_.string()));
       fail(what, fmt::format("restore the file; {} {} says when it is whole", packing_->test, path_.string()));
     }
     const bool stands = within_ && packed_before == block_.size() && room_before == out.size();

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -16,9 +15,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/fetched_file.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 
 #include <terrace/examples/lm/weights/conversions.h>
@@ -65,8 +64,7 @@ void read_bytes(int fd, const std::filesystem::path& file, const std::string& wh
 
 void require_range(const std::filesystem::path& file, const SafetensorsEntry& entry, std::uint64_t first, std::uint64_t count) {
   if (first > entry.elements || count > entry.elements - first) {
-    throw Error(fmt::format("{}: elements {}..{} are not in {}", file.string(), first, first + count, describe(entry)),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("{}: elements {}..{} are not in {}", file.string(), first, first + count, describe(entry)));
   }
 }
 
@@ -137,8 +135,7 @@ bool can_be_read(FileType type) {
 template <class T>
 void SafetensorsReader::read_as(std::string_view name, std::uint64_t first, std::span<T> out) const {
   const SafetensorsEntry* entry = find(name);
-  if (entry == nullptr)
-    throw Error(fmt::format("{} has no tensor \"{}\"", file_.string(), base::printable(name)), ErrorKind::refused);
+  if (entry == nullptr) throw base::Refused(fmt::format("{} has no tensor \"{}\"", file_.string(), base::printable(name)));
   require_range(file_, *entry, first, out.size());
   const std::uint64_t width = size_of(entry->type);
   std::uint64_t offset = entry->offset + first * width;
@@ -152,8 +149,8 @@ void SafetensorsReader::read_as(std::string_view name, std::uint64_t first, std:
     case FileType::F16: convert = lm::convert<T, fp16>; break;
     case FileType::F64: convert = lm::convert<T, double>; break;
     default:
-      throw Error(fmt::format("{}: {} cannot be read as numbers; F32, BF16, F16 and F64 can", file_.string(), describe(*entry)),
-                  ErrorKind::refused);
+      throw base::Refused(
+          fmt::format("{}: {} cannot be read as numbers; F32, BF16, F16 and F64 can", file_.string(), describe(*entry)));
   }
   std::array<std::byte, kBufferBytes> buffer;
   while (!out.empty()) {
@@ -229,8 +226,7 @@ namespace {
 SafetensorsHeader lay_out(const std::filesystem::path& file, const std::vector<SafetensorsDeclaration>& tensors,
                           const std::map<std::string, std::string>& metadata) {
   const auto refuse = [&](const std::string& name, const char* why) {
-    throw Error(fmt::format("{}: tensor \"{}\" cannot be declared: {}", file.string(), base::printable(name), why),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("{}: tensor \"{}\" cannot be declared: {}", file.string(), base::printable(name), why));
   };
   SafetensorsHeader header{.entries = {}, .metadata = metadata};
   for (const auto& t : tensors) {
@@ -276,8 +272,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vect
     end = entry.offset + entry.elements * size_of(entry.type);
     const std::string name = entry.name;
     if (!places_.emplace(name, Place{.entry = std::move(entry), .written = {}}).second) {
-      throw Error(fmt::format("{}: tensor \"{}\" is declared twice", file_.string(), base::printable(name)),
-                  ErrorKind::refused);
+      throw base::Refused(fmt::format("{}: tensor \"{}\" is declared twice", file_.string(), base::printable(name)));
     }
   }
   try {
@@ -316,7 +311,7 @@ const SafetensorsEntry& SafetensorsWriter::take(std::string_view name, std::uint
   if (!unfinished_) throw Error(fmt::format("{} is finished", file_.string()));
   const auto found = places_.find(name);
   if (found == places_.end())
-    throw Error(fmt::format("{}: tensor \"{}\" was not declared", file_.string(), base::printable(name)), ErrorKind::refused);
+    throw base::Refused(fmt::format("{}: tensor \"{}\" was not declared", file_.string(), base::printable(name)));
   Place& place = found->second;
   require_range(file_, place.entry, first, count);
   if (count != 0 && !place.add(first, first + count)) {

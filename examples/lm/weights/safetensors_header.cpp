@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <optional>
 #include <set>
 #include <span>
@@ -11,8 +10,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 
 namespace terrace::lm {
 namespace {
@@ -90,11 +89,10 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
       wrong(fmt::format("unexpected string for \"{}\"", base::printable(field_)));
     const auto* row = std::ranges::find(kTypeRows, std::string_view(value), &TypeRow::name);
     if (std::ranges::count(kUnreadTypes, std::string_view(value)) != 0)
-      throw Error(
+      throw base::Refused(
           fmt::format("{}: tensor \"{}\" is {}: such weights, as quantised models have them, are not read\n  give the model "
                       "in F32, BF16, F16 or F64",
-                      file_, base::printable(name_), value),
-          ErrorKind::refused);
+                      file_, base::printable(name_), value));
     if (row == kTypeRows.end()) wrong(fmt::format("unknown dtype \"{}\"", base::printable(value)));
     entry_.type = row->type;
     return true;

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <set>
-#include <utility>
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/fetched_file.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/weights/unique_keys.h>
 
@@ -63,13 +62,12 @@ std::map<std::string, std::string> map_of(const fs::path& index) {
     if (const auto name = entry.path().filename().string(); name.starts_with("model-") && name.ends_with(".safetensors"))
       shards.insert(name);
   if (!shards.empty())
-    throw Error(fmt::format("{} has {} of {} files of weights, but not {}, which says which tensors are in which file\n  fetch "
-                            "that file, too",
-                            directory.string(), base::printable(*shards.begin()), shards.size(), kWeightsIndex),
-                ErrorKind::refused);
-  throw Error(fmt::format("{} has neither {} nor {}; weights in other formats cannot be read", directory.string(), kWeightsFile,
-                          kWeightsIndex),
-              ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("{} has {} of {} files of weights, but not {}, which says which tensors are in which file\n  fetch "
+                    "that file, too",
+                    directory.string(), base::printable(*shards.begin()), shards.size(), kWeightsIndex));
+  throw base::Refused(fmt::format("{} has neither {} nor {}; weights in other formats cannot be read", directory.string(),
+                                  kWeightsFile, kWeightsIndex));
 }
 
 }  // namespace

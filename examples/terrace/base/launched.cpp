@@ -15,7 +15,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 
 namespace terrace::cli {
 namespace {
@@ -113,17 +113,16 @@ std::string describe_left_over(const Environment& variable) {
 void demand_launcher(const Launched& place, const Environment& variable) {
   for (const auto* const server : {"PMIX_SERVER_URI4", "PMIX_SERVER_URI3", "PMIX_SERVER_URI2"})
     if (const auto* const uri = variable(server); uri && has_ended(uri))
-      throw Error(fmt::format("{} says that there are {} ranks, but the mpirun that said so has ended\n  start ranks with "
-                              "mpirun or terrace launch; {}",
-                              place.said_by, place.ranks, describe_left_over(variable)),
-                  ErrorKind::refused);
+      throw base::Refused(
+          fmt::format("{} says that there are {} ranks, but the mpirun that said so has ended\n  start ranks with "
+                      "mpirun or terrace launch; {}",
+                      place.said_by, place.ranks, describe_left_over(variable)));
 }
 
 void demand_alone(const Environment& variable) {
   const auto refuse = [](const std::string& what, const char* name) {
-    throw Error(
-        fmt::format("{}; if this process was not started so, the variable is left over: env -u {} terrace …", what, name),
-        ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("{}; if this process was not started so, the variable is left over: env -u {} terrace …", what, name));
   };
   if (const auto found = pair_of({"WORLD_SIZE", "RANK"}, variable);
       variable("TORCHELASTIC_RUN_ID") && found && found->first > 1)

@@ -6,13 +6,13 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 
 namespace terrace::cli {
 namespace {
 
 [[noreturn]] void refuse_output(const std::filesystem::path& out, const std::string& why, const char* mend) {
-  throw Error(fmt::format("--out {}: {}\n  {}", out.string(), why, mend), ErrorKind::refused);
+  throw base::Refused(fmt::format("--out {}: {}\n  {}", out.string(), why, mend));
 }
 
 }  // namespace

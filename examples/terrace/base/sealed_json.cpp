@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <span>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/json_text.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/offload/store/chunk_store.h>
 
 namespace terrace::cli {
@@ -54,9 +54,9 @@ void demand_version(const nlohmann::json& object) {
   if (found == object.end()) return;
   if (!found->is_number_unsigned()) throw Error("its version is not a number");
   if (const auto version = found->get<std::uint64_t>(); version != kRecordVersion)
-    throw Error(fmt::format("it has version {}, and this program reads version {}\n  use the version of terrace that wrote it",
-                            version, kRecordVersion),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("it has version {}, and this program reads version {}\n  use the version of terrace that wrote it", version,
+                    kRecordVersion));
 }
 
 }  // namespace

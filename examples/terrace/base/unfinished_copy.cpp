@@ -9,10 +9,10 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/files.h>
 #include <terrace/core/base/folders.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/terrace/base/folder_mark.h>
 #include <terrace/examples/terrace/data/run_tokenizer.h>
 #include <terrace/examples/terrace/run/run_dir.h>
@@ -94,9 +94,9 @@ bool is_only_a_copy(const fs::path& folder) {
 void remove_copy(const fs::path& folder) {
   const auto lock = lock_directory(folder);
   if (const auto foreign = foreign_entry(folder); !foreign.empty())
-    throw Error(fmt::format("{} is not removed: it also has {}, which is of no copy\n  move that away, and repeat the command",
-                            folder.string(), base::printable(foreign)),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("{} is not removed: it also has {}, which is of no copy\n  move that away, and repeat the command",
+                    folder.string(), base::printable(foreign)));
   mark_folder(folder, kUnfinishedCopy, kMarkText);
   for (const auto* const name : {"run.json", "run.copy.json"}) files::remove_path(folder / name);
   files::sync_to_disk(folder);
@@ -117,10 +117,9 @@ UnfinishedCopy::UnfinishedCopy(const fs::path& folder) : folder_(folder) {
     const bool unfinished = is_unfinished_copy(folder);
     const auto foreign = unfinished ? foreign_entry(folder) : "";
     if (!unfinished || !foreign.empty())
-      throw Error(
+      throw base::Refused(
           fmt::format("{} is not empty{}\n  give a folder that does not exist yet", folder.string(),
-                      unfinished ? fmt::format(": it has an unfinished copy, but also {}", base::printable(foreign)) : ""),
-          ErrorKind::refused);
+                      unfinished ? fmt::format(": it has an unfinished copy, but also {}", base::printable(foreign)) : ""));
     remove_copied(folder);
   }
   mark_folder(folder, kUnfinishedCopy, kMarkText);

@@ -15,6 +15,7 @@
 #include <terrace/bench/disk/disk_file.h>
 #include <terrace/bench/disk/disk_limit.h>
 #include <terrace/bench/statistics.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/trace.h>
 #include <terrace/core/device/device.h>
 #include <terrace/core/device/thread_pool.h>
@@ -112,7 +113,7 @@ class WeightsBench final : public bench::Bench {
     validate(given_);
     demand_device(given_);
     if (given_.model.dtype == DType::fp16)
-      throw Error("bench weights: fp16 has no files of its own\n  give --dtype bf16 or fp32", ErrorKind::refused);
+      throw base::Refused("bench weights: fp16 has no files of its own\n  give --dtype bf16 or fp32");
   }
 
   void run(bench::Session& session) override {

@@ -4,8 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <functional>
-#include <map>
-#include <memory>
 #include <new>
 #include <optional>
 #include <sstream>

@@ -16,6 +16,7 @@
 #include <CLI/CLI.hpp>
 
 #include <terrace/core/base/notice.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/generate/generator.h>
 #include <terrace/examples/terrace/commands/commands.h>
 #include <terrace/examples/terrace/commands/text_options.h>
@@ -64,8 +65,7 @@ std::optional<std::string> read_message(bool at_terminal) {
     if (c == EOF || c == '\n') break;
     line += static_cast<char>(c);
     if (line.size() > kMostMessageBytes)
-      throw Error(fmt::format("a message has more than {} bytes\n  end messages with a newline", kMostMessageBytes),
-                  ErrorKind::refused);
+      throw base::Refused(fmt::format("a message has more than {} bytes\n  end messages with a newline", kMostMessageBytes));
   }
   if (line.ends_with('\r')) line.pop_back();
   return line;

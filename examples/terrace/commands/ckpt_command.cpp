@@ -8,8 +8,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/units.h>
 #include <terrace/examples/terrace/base/unfinished_copy.h>
 #include <terrace/examples/terrace/commands/commands.h>
@@ -169,10 +169,10 @@ Exit run_ckpt(const CommandLine& line) {
   const auto& given = line.config.memory.nvme_path;
   const auto run = names_step ? directory_of_commit(of, given, step).string() : of;
   if (action == "rm" && names_step)
-    throw Error(fmt::format("the commit after step {} is the last one of {}, from which it continues\n  terrace ckpt rm {} "
-                            "without --step removes all of them",
-                            step, of, of),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("the commit after step {} is the last one of {}, from which it continues\n  terrace ckpt rm {} "
+                    "without --step removes all of them",
+                    step, of, of));
   if (action == "rm") {
     remove_stores(run, given);
     fmt::print("removed the store of {}; its metrics and report were kept\n", run);

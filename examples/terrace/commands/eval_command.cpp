@@ -15,6 +15,7 @@
 
 #include <terrace/core/base/notice.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/data/mixture.h>
 #include <terrace/examples/terrace/commands/commands.h>
 #include <terrace/examples/terrace/commands/text_options.h>
@@ -42,9 +43,8 @@ struct Evaluated {
 
 std::int64_t positions_of(const RunConfig& config, const std::string& directory, const EvalOptions& options) {
   if (options.seq_len > config.model.seq_len)
-    throw Error(fmt::format("--seq-len {}: the model in {} has {} positions\n  give --seq-len {} or less", options.seq_len,
-                            directory, config.model.seq_len, config.model.seq_len),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("--seq-len {}: the model in {} has {} positions\n  give --seq-len {} or less",
+                                    options.seq_len, directory, config.model.seq_len, config.model.seq_len));
   if (options.seq_len > 0) return options.seq_len;
   return is_run(directory) ? config.model.seq_len : std::min(config.model.seq_len, EvalOptions::kMostPositions);
 }

@@ -11,10 +11,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/folders.h>
 #include <terrace/core/base/json_text.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/core/base/units.h>
 #include <terrace/core/device/thread_pool.h>
@@ -68,7 +68,7 @@ bool is_exported(const fs::directory_entry& entry) {
 files::FileHandle begin_directory(const fs::path& to) {
   std::error_code error;
   if (fs::exists(to, error) && !fs::is_directory(to, error))
-    throw Error(fmt::format("{} is a file\n  give a new directory", to.string()), ErrorKind::refused);
+    throw base::Refused(fmt::format("{} is a file\n  give a new directory", to.string()));
   try {
     files::make_folders(to);
   } catch (const Error& why) {
@@ -82,15 +82,13 @@ files::FileHandle begin_directory(const fs::path& to) {
   if (!entries.empty() && !marked) {
     auto name = entries.front().path().filename().string();
     if (fs::exists(to / lm::kModelConfigFile, error)) name = lm::kModelConfigFile;
-    throw Error(fmt::format("{} has \"{}\" already\n  give a new directory", to.string(), base::printable(name)),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("{} has \"{}\" already\n  give a new directory", to.string(), base::printable(name)));
   }
   if (const auto foreign = std::ranges::find_if_not(entries, is_exported); foreign != entries.end())
-    throw Error(
+    throw base::Refused(
         fmt::format("{} has an unfinished export, but also \"{}\", which no export makes\n  move that away, or give a new "
                     "directory",
-                    to.string(), base::printable(foreign->path().filename().string())),
-        ErrorKind::refused);
+                    to.string(), base::printable(foreign->path().filename().string())));
   mark_folder(to, kUnfinished, "terrace ckpt export has not finished here: repeat the command\n");
   // The unfinished export may have put weights into other files than this one will.
   for (const auto& entry : entries)
@@ -104,8 +102,7 @@ void demand_other_directory(const fs::path& to, const RunConfig& config) {
   for (const auto& read : {config.run.init_from, config.run.init_adapter}) {
     const auto directory = fs::is_regular_file(read, error) ? fs::absolute(read).parent_path() : fs::path(read);
     if (!read.empty() && fs::equivalent(to, directory, error))
-      throw Error(fmt::format("{} is the directory that the run began with\n  give a new directory", to.string()),
-                  ErrorKind::refused);
+      throw base::Refused(fmt::format("{} is the directory that the run began with\n  give a new directory", to.string()));
   }
 }
 
@@ -191,7 +188,7 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
   const auto dtype = from_master ? DType::fp32 : sizes.dtype;
   const auto& adapters = sizes.adapters;
   if (adapted == Adapted::merged && adapters.rank == 0)
-    throw Error("--merge: the run has no adapters\n  leave out --merge, which writes the whole model", ErrorKind::refused);
+    throw base::Refused("--merge: the run has no adapters\n  leave out --merge, which writes the whole model");
   const auto without = lm::without_adapters(sizes);
   const auto json = lm::model_config_json(without, dtype, base_of(config));
   const auto model = lm::make_model(sizes);

@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/generate/generator.h>
 #include <terrace/examples/terrace/commands/commands.h>
 #include <terrace/examples/terrace/commands/text_options.h>
@@ -24,13 +25,13 @@ Exit run_generate(const CommandLine& line) {
   const auto& run = line.positional.at(0);
   const RunText texts(config, run, options.tokenizer, options.stop_token);
   if (options.prompt.empty())
-    throw Error("generate needs --prompt, a text of at least one byte\n  see terrace generate --help", ErrorKind::refused);
+    throw base::Refused("generate needs --prompt, a text of at least one byte\n  see terrace generate --help");
   auto tokens = texts.tokens_of(options.prompt);
   const auto prompt_tokens = static_cast<std::int64_t>(tokens.size());
   if (prompt_tokens >= config.model.seq_len)
-    throw Error(fmt::format("--prompt has {0} {1}, but the model has {2} positions\n  give a --prompt of at most {3} {1}",
-                            prompt_tokens, texts.unit(), config.model.seq_len, config.model.seq_len - 1),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("--prompt has {0} {1}, but the model has {2} positions\n  give a --prompt of at most {3} {1}",
+                    prompt_tokens, texts.unit(), config.model.seq_len, config.model.seq_len - 1));
   const auto positions = prompt_tokens + std::min(options.max_tokens, config.model.seq_len - prompt_tokens);
   WeightsReader weights(config, run, {.decode_positions = positions});
   lm::Generator generator(weights.engine(), weights.device(), config.model.vocab, weights.model().dtype, positions);

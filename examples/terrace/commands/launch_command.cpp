@@ -31,6 +31,7 @@
 
 #include <terrace/core/base/notice.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/units.h>
 #include <terrace/core/machine/machine.h>
 #include <terrace/examples/terrace/base/launched.h>
@@ -63,9 +64,8 @@ int ranks_of(std::string_view text) {
   int n = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
   if (error != std::errc{} || end != text.data() + text.size() || n < 1)
-    throw Error(
-        fmt::format("launch -n: \"{}\" is not accepted\n  -n takes the number of ranks, an integer of at least 1", text),
-        ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("launch -n: \"{}\" is not accepted\n  -n takes the number of ranks, an integer of at least 1", text));
   return n;
 }
 
@@ -377,9 +377,8 @@ Exit run_launch(int argc, const char* const* argv) {
     }
     if (ranks && !word.starts_with('-')) break;  // the command begins, without -- before it
     if (word != "-n" && word != "--mpirun")
-      throw Error(fmt::format("launch: unknown argument {}\n  terrace launch -n RANKS -- COMMAND …", word), ErrorKind::refused);
-    if (at + 1 == argc)
-      throw Error(fmt::format("launch: {} needs a value\n  see terrace launch --help", word), ErrorKind::refused);
+      throw base::Refused(fmt::format("launch: unknown argument {}\n  terrace launch -n RANKS -- COMMAND …", word));
+    if (at + 1 == argc) throw base::Refused(fmt::format("launch: {} needs a value\n  see terrace launch --help", word));
     ++at;
     if (word == "-n")
       ranks = ranks_of(argv[at]);
@@ -388,8 +387,7 @@ Exit run_launch(int argc, const char* const* argv) {
   }
   if (at < argc && std::string_view(argv[at]) == "--") ++at;
   if (!ranks || at >= argc)
-    throw Error("launch needs -n, the number of ranks, and a command\n  terrace launch -n RANKS -- COMMAND …",
-                ErrorKind::refused);
+    throw base::Refused("launch needs -n, the number of ranks, and a command\n  terrace launch -n RANKS -- COMMAND …");
 
   // Each rank has several threads, so it is not bound to one core.
   std::vector<std::string> words{mpirun, "-n", std::to_string(*ranks), "--bind-to", "none"};

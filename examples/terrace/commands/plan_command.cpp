@@ -8,8 +8,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/notice.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/trace.h>
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/terrace/cli/refusal.h>
@@ -76,19 +76,17 @@ Where there(const CommandLine& line) {
 Exit search(CommandLine line) {
   line.config.plan.tiles = Tiles::off;  // choosing tiles would take as long as planning a candidate
   if (line.plan.program || !line.plan.trace.empty() || !line.plan.timeline.empty() || !line.plan.write_schedule.empty())
-    throw Error(
+    throw base::Refused(
         "--search compares plans, and --program, --trace, --timeline and --write-schedule show one\n  search first, then "
-        "plan with the flags of a line",
-        ErrorKind::refused);
+        "plan with the flags of a line");
   if (line.config.parallel.shard_group != 0)
-    throw Error("--search tries other numbers of data ranks, which --shard-group need not divide\n  leave --shard-group out",
-                ErrorKind::refused);
+    throw base::Refused(
+        "--search tries other numbers of data ranks, which --shard-group need not divide\n  leave --shard-group out");
   if (line.plan.search < 1)
-    throw Error(fmt::format("--search {}: at least one plan must be shown\n  give --search 1 or more", line.plan.search),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("--search {}: at least one plan must be shown\n  give --search 1 or more", line.plan.search));
   if (line.plan.search_seconds < 0 || line.plan.search_plans < 0)
-    throw Error("--search-seconds and --search-plans are at least 0\n  give 0 for a search without such a limit",
-                ErrorKind::refused);
+    throw base::Refused("--search-seconds and --search-plans are at least 0\n  give 0 for a search without such a limit");
   // Without a deadline there is time to plan all micro-batches, so nothing is extrapolated.
   const SearchLimits limits{
       .seconds = line.plan.search_seconds, .plans = line.plan.search_plans, .extrapolates = line.plan.search_seconds > 0};
@@ -118,7 +116,7 @@ Exit run_plan(const CommandLine& given) {
   const auto& [config, profile] = where;
   if (config.parallel.pp > 1) return plan_pipeline(line.plan, config, profile);
   if (!line.plan.timeline.empty() || !line.plan.write_schedule.empty())
-    throw Error("--timeline and --write-schedule are for pipelines\n  add --pp, the number of its ranks", ErrorKind::refused);
+    throw base::Refused("--timeline and --write-schedule are for pipelines\n  add --pp, the number of its ranks");
   const auto model = lm::make_model(model_config(config));
   auto request = plan_request(config);
   set_pipeline(request, config, model, profile);

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include <terrace/core/base/notice.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/units.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/examples/lm/tokenizer/tokenize_job.h>
@@ -63,9 +64,8 @@ std::optional<lm::TokenId> separator_of(const Words& words, const lm::Tokenizer&
   if (words.separator == "none") return {};
   const bool usual = words.separator == "auto";
   if (const auto id = usual ? lm::usual_separator(tokenizer) : tokenizer.id_of(words.separator)) return id;
-  throw Error(fmt::format("the tokenizer {} has no token {}\n  give --separator one of its tokens, or none", words.tokenizer,
-                          usual ? "<|endoftext|>" : words.separator),
-              ErrorKind::refused);
+  throw base::Refused(fmt::format("the tokenizer {} has no token {}\n  give --separator one of its tokens, or none",
+                                  words.tokenizer, usual ? "<|endoftext|>" : words.separator));
 }
 
 lm::TokenizeSettings settings_of(const Words& words, const lm::Tokenizer& tokenizer) {

@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/terrace/data/data_sources.h>
 
 namespace terrace::cli {
@@ -73,23 +73,22 @@ void demand_inputs_stay(const CommandLine& line, std::span<const std::string> co
   for (const auto& out : files_written(line))
     for (const auto& in : read) {
       if (fs::equivalent(out.file, in.file, error) && !may_replace(out.flag, in.flag))
-        throw Error(fmt::format("{0} {1} is a file of {2}, which it would replace\n  give {0} another file", out.flag,
-                                out.file.string(), in.flag),
-                    ErrorKind::refused);
+        throw base::Refused(fmt::format("{0} {1} is a file of {2}, which it would replace\n  give {0} another file", out.flag,
+                                        out.file.string(), in.flag));
       if (const auto beside = out.file.string() + ".tmp"; fs::equivalent(beside, in.file, error))
-        throw Error(fmt::format("{0} {1}: it is written as {2}, which is a file of {3}\n  give {0} another file, or that one "
-                                "another name",
-                                out.flag, out.file.string(), beside, in.flag),
-                    ErrorKind::refused);
+        throw base::Refused(
+            fmt::format("{0} {1}: it is written as {2}, which is a file of {3}\n  give {0} another file, or that one "
+                        "another name",
+                        out.flag, out.file.string(), beside, in.flag));
     }
   const auto& c = line.config;
   const auto run = c.run.resume.directory(c.run.out_dir);
   for (const auto& in : read)
     if (in.file.extension() == ".tmp" && lies_in(in.file, run))
-      throw Error(fmt::format("{} {} lies in the run directory {}, where a run removes files of such names\n  move it, or give "
-                              "it another name",
-                              in.flag, in.file.string(), run.string()),
-                  ErrorKind::refused);
+      throw base::Refused(
+          fmt::format("{} {} lies in the run directory {}, where a run removes files of such names\n  move it, or give "
+                      "it another name",
+                      in.flag, in.file.string(), run.string()));
 }
 
 }  // namespace terrace::cli

@@ -1,12 +1,11 @@
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <functional>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/models/activation_name.h>
 #include <terrace/examples/lm/models/family.h>
 #include <terrace/examples/lm/models/rope_scaling.h>
@@ -108,8 +107,8 @@ ConfigField cap(std::string_view key, std::optional<double> Model::*field) {
   constexpr double kUsual = -1;
   const auto parse = [=](double given) {
     if (given < 0 && given != kUsual)
-      throw Error(fmt::format("--{} {}: a cap is positive, 0 for none, or -1 as usual in the model family", key, given),
-                  ErrorKind::refused);
+      throw base::Refused(
+          fmt::format("--{} {}: a cap is positive, 0 for none, or -1 as usual in the model family", key, given));
     return given < 0 ? std::nullopt : std::optional(given);
   };
   return {field, parse, [=](const auto& number) { return number.value_or(kUsual); }};

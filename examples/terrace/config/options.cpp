@@ -13,9 +13,9 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/nesting.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/core/base/units.h>
 #include <terrace/examples/lm/data/mixture.h>
@@ -58,9 +58,8 @@ struct Source {
 };
 
 [[noreturn]] void refuse_setting(const Option& o, const Source& source, const Raw& raw, const std::string& detail = "") {
-  throw Error(fmt::format("{}: {} is not accepted{}\n  {} takes {}", source.where, show(raw),
-                          detail.empty() ? "" : ": " + detail, o.key, accepted(o)),
-              ErrorKind::refused);
+  throw base::Refused(fmt::format("{}: {} is not accepted{}\n  {} takes {}", source.where, show(raw),
+                                  detail.empty() ? "" : ": " + detail, o.key, accepted(o)));
 }
 
 std::string listed(const std::vector<std::string_view>& words, std::string_view between) {
@@ -250,19 +249,17 @@ std::vector<std::string_view> keys() {
 // Finds the option of a key, with or without its section.
 const Option& require_option(std::string_view section, std::string_view key, const std::string& where) {
   if (!section.empty() && std::ranges::find(sections(), section) == sections().end()) {
-    throw Error(fmt::format("{}: there is no section [{}]{}\n  the sections are {}", where, base::printable(section),
-                            suggestion(section, sections()), fmt::join(sections(), ", ")),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("{}: there is no section [{}]{}\n  the sections are {}", where, base::printable(section),
+                                    suggestion(section, sections()), fmt::join(sections(), ", ")));
   }
   const auto* const option = find_option(key);
   if (!option) {
-    throw Error(fmt::format("{}: unknown key \"{}\"{}\n  terrace config prints every key", where, base::printable(key),
-                            suggestion(key, keys())),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("{}: unknown key \"{}\"{}\n  terrace config prints every key", where, base::printable(key),
+                                    suggestion(key, keys())));
   }
   if (!section.empty() && option->section != section) {
-    throw Error(fmt::format("{}: {} does not belong to [{}]\n  write {}.{}", where, key, section, option->section, key),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("{}: {} does not belong to [{}]\n  write {}.{}", where, key, section, option->section, key));
   }
   return *option;
 }
@@ -414,7 +411,7 @@ void add_options(CLI::App& app, Assignments& out, std::span<const std::string_vi
 
 void apply_toml(RunConfig& config, std::string_view text, const std::string& name) {
   const auto refuse_text = [&](const std::string& where, std::string_view why) {
-    throw Error(fmt::format("{}{}: {}\n  terrace config prints a correct file", name, where, why), ErrorKind::refused);
+    throw base::Refused(fmt::format("{}{}: {}\n  terrace config prints a correct file", name, where, why));
   };
   toml::table root;
   try {
@@ -429,7 +426,7 @@ void apply_toml(RunConfig& config, std::string_view text, const std::string& nam
   const auto take = [&](std::string_view section, const toml::key& key, const toml::node& value) {
     const auto where = fmt::format("{}, line {}", name, key.source().begin.line);
     const auto& o = require_option(section, key.str(), where);
-    if (!given.insert(&o).second) throw Error(fmt::format("{}: {} is given twice", where, o.key), ErrorKind::refused);
+    if (!given.insert(&o).second) throw base::Refused(fmt::format("{}: {} is given twice", where, o.key));
     const Source source{fmt::format("{}: {}", where, o.key), true};
     assign(config, o, source, raw_of(value, o, source));
   };
@@ -447,9 +444,8 @@ void apply_toml(RunConfig& config, std::string_view text, const std::string& nam
 }
 
 std::string read_config_file(const fs::path& file) try { return read_text_file(file); } catch (const Error& error) {
-  throw Error(fmt::format("--config {}: cannot be read: {}\n  give --config a TOML file; terrace config prints one",
-                          file.string(), error.what()),
-              ErrorKind::refused);
+  throw base::Refused(fmt::format("--config {}: cannot be read: {}\n  give --config a TOML file; terrace config prints one",
+                                  file.string(), error.what()));
 }
 
 void apply_file(RunConfig& config, const fs::path& file) { apply_toml(config, read_config_file(file), file.string()); }
@@ -457,9 +453,8 @@ void apply_file(RunConfig& config, const fs::path& file) { apply_toml(config, re
 void apply_set(RunConfig& config, std::string_view assignment) {
   const auto equals = assignment.find('=');
   if (equals == std::string_view::npos || equals == 0) {
-    throw Error(fmt::format("--set {}: a key, = and a value are required\n  for example --set train.steps=100",
-                            base::printable(assignment)),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("--set {}: a key, = and a value are required\n  for example --set train.steps=100",
+                                    base::printable(assignment)));
   }
   const auto trim = [](std::string_view text) {
     while (text.starts_with(' ')) text.remove_prefix(1);
@@ -610,7 +605,7 @@ nlohmann::json fingerprint(const RunConfig& config) {
     for (const auto& file : source.files) {
       std::error_code error;
       const auto bytes = fs::file_size(file, error);
-      if (error) throw Error(fmt::format("--data {}: {}", file.string(), error.message()), ErrorKind::refused);
+      if (error) throw base::Refused(fmt::format("--data {}: {}", file.string(), error.message()));
       files.push_back({{"name", file.filename().string()}, {"bytes", bytes}});
       if (sources.size() == 1) continue;
       files.back()["source"] = source.name;

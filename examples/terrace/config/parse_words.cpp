@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/terrace/cli/command_text.h>
 #include <terrace/examples/terrace/cli/help_text.h>
 #include <terrace/examples/terrace/config/options.h>
@@ -89,7 +89,7 @@ std::string unlike(const std::string& what, const CLI::App& sub) {
 }  // namespace
 
 void refuse(const std::string& what, const std::string& command) {
-  throw Error(fmt::format("{}\n  see terrace{}{} --help", what, command.empty() ? "" : " ", command), ErrorKind::refused);
+  throw base::Refused(fmt::format("{}\n  see terrace{}{} --help", what, command.empty() ? "" : " ", command));
 }
 
 // CLI11 reads numbers with strtold(), which follows the locale.

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/terrace/config/options.h>
 
 namespace terrace::cli {
@@ -38,11 +38,10 @@ const Preset& preset_named(std::string_view name) {
   const auto all = presets();
   const auto found = std::ranges::find(all, name, &Preset::name);
   if (found != all.end()) return *found;
-  throw Error(
+  throw base::Refused(
       fmt::format("--preset {}: there is none of this name{}\n  the presets are {}; terrace help presets says what they "
                   "are for",
-                  base::printable(name), suggestion(name, names_of_presets()), preset_names(", ")),
-      ErrorKind::refused);
+                  base::printable(name), suggestion(name, names_of_presets()), preset_names(", ")));
 }
 
 std::string preset_names(std::string_view between) { return fmt::format("{}", fmt::join(names_of_presets(), between)); }

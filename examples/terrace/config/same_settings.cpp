@@ -9,10 +9,10 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/file_state.h>
 #include <terrace/core/base/files.h>
 #include <terrace/core/base/notice.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/models/adapters.h>
 #include <terrace/examples/lm/weights/weight_files.h>
 #include <terrace/examples/terrace/config/options.h>
@@ -125,10 +125,9 @@ void demand_same_settings(const RunConfig& config, Team& team) {
   const auto others = ranks_where(!difference.empty(), team);
   team.together([&] {
     if (!difference.empty())
-      throw Error(
+      throw base::Refused(
           fmt::format("the settings of {} differ from those of rank 0:\n{}\n  start all ranks with the same flags and files",
-                      named(others), difference),
-          ErrorKind::refused);
+                      named(others), difference));
   });
 }
 

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/models/adapters.h>
 #include <terrace/examples/lm/models/family.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
@@ -67,8 +67,7 @@ void set_steps_of_epochs(RunConfig& c, std::uint64_t sequences) {
                                           std::max<std::int64_t>(1, c.parallel.dp));
   const auto steps = std::ceil(c.train.epochs * static_cast<double>(sequences) / a_step);
   constexpr double kMost = 1e15;  // as for --steps
-  if (!(steps <= kMost))
-    throw Error(fmt::format("--epochs {} are too many steps\n  give fewer", c.train.epochs), ErrorKind::refused);
+  if (!(steps <= kMost)) throw base::Refused(fmt::format("--epochs {} are too many steps\n  give fewer", c.train.epochs));
   const auto whole = std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
   c.train.steps = (whole + c.parallel.sync_interval - 1) / c.parallel.sync_interval *
                   c.parallel.sync_interval;  // local SGD must end with an average

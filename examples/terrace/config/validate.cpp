@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/usage_errors.h>
 #include <terrace/examples/lm/data/corpus.h>
 #include <terrace/examples/lm/models/family.h>
@@ -43,7 +44,7 @@ bool is_asynchronous(const RunConfig& c) {
 }
 
 [[noreturn]] void refuse_pair(const std::string& why, const std::string& mend) {
-  throw Error(fmt::format("{}\n  {}", why, mend), ErrorKind::refused);
+  throw base::Refused(fmt::format("{}\n  {}", why, mend));
 }
 
 void demand_heads(const RunConfig& c) {

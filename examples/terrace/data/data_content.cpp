@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
 #include <terrace/core/base/units.h>
 #include <terrace/examples/lm/data/corpus_file.h>

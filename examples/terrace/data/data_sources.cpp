@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/data/corpus.h>
 #include <terrace/examples/lm/data/mixture.h>
 #include <terrace/examples/terrace/data/run_tokenizer.h>
@@ -18,10 +17,10 @@ namespace terrace::cli {
 namespace {
 
 [[noreturn]] void refuse(const std::string& why) {
-  throw Error(fmt::format("--data: {}\n  give each source's weight before its files, as in --data 7 web.bin 3 code.bin; a "
-                          "file whose name is a number is written ./7; the same goes for --eval-data",
-                          why),
-              ErrorKind::refused);
+  throw base::Refused(
+      fmt::format("--data: {}\n  give each source's weight before its files, as in --data 7 web.bin 3 code.bin; a "
+                  "file whose name is a number is written ./7; the same goes for --eval-data",
+                  why));
 }
 
 void name(std::vector<DataSource>& sources) {

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/data/corpus.h>
 #include <terrace/examples/lm/data/data_form.h>
 #include <terrace/examples/terrace/data/data_sources.h>
@@ -44,12 +44,10 @@ DataFormat format_of_text(const RunConfig& config, const fs::path& file) {
   of_ids.data.format = DataFormat::u16;
   if (!tokenizer_of(of_ids).empty()) return DataFormat::text;
   if (config.model.vocab > lm::kByteVocabulary)  // a smaller --vocab is refused anyway
-    throw Error(
-        fmt::format(
-            "--data {} is text, whose bytes are {} ids, and the model has --vocab {}\n  give the model's --tokenizer; or "
-            "--data-format bytes, if they are meant",
-            file.string(), lm::kByteVocabulary, config.model.vocab),
-        ErrorKind::refused);
+    throw base::Refused(fmt::format(
+        "--data {} is text, whose bytes are {} ids, and the model has --vocab {}\n  give the model's --tokenizer; or "
+        "--data-format bytes, if they are meant",
+        file.string(), lm::kByteVocabulary, config.model.vocab));
   return DataFormat::bytes;
 }
 
@@ -66,9 +64,8 @@ DataFormat found_format(const RunConfig& config) {
     const auto form = lm::form_of_data(file, config.model.vocab);
     if (!first) first = form, of_first = file;
     if (form != *first)
-      throw Error(fmt::format("the data: {} is {}, and {} is {}, as --data-format names them\n  give files of one form",
-                              of_first.string(), word_of(format_of(*first)), file.string(), word_of(format_of(form))),
-                  ErrorKind::refused);
+      throw base::Refused(fmt::format("the data: {} is {}, and {} is {}, as --data-format names them\n  give files of one form",
+                                      of_first.string(), word_of(format_of(*first)), file.string(), word_of(format_of(form))));
   }
   if (first == DataForm::bytes) return format_of_text(config, of_first);
   return format_of(first.value_or(DataForm::bytes));

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/chat/conversation_data.h>
 #include <terrace/examples/lm/data/corpus.h>
 #include <terrace/examples/lm/data/token_sequences.h>
@@ -37,9 +38,8 @@ std::optional<std::int64_t> template_time(const RunConfig& config) {
   const auto wanted = day;
   const auto time = end != nullptr && *end == '\0' ? std::mktime(&day) : std::time_t{-1};
   if (time == std::time_t{-1} || day.tm_mday != wanted.tm_mday)
-    throw Error(
-        fmt::format("--template-date {} is no day\n  write it as 2026-11-26", base::printable(config.data.template_date)),
-        ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("--template-date {} is no day\n  write it as 2026-11-26", base::printable(config.data.template_date)));
   return time;
 }
 

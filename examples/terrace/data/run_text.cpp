@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/terrace/data/run_tokenizer.h>
 #include <terrace/examples/terrace/run/run_dir.h>
 #include <terrace/examples/terrace/run/weights_reader.h>
@@ -19,17 +19,16 @@ lm::ModelText model_text_of(const RunConfig& config, const std::string& run, con
   const auto tokenizer = !given.empty() ? given : of_run ? tokenizer_of_run(run, config) : tokenizer_of(config);
   const bool of_bytes = config.data.format == DataFormat::bytes && (of_run || given.empty());
   if (of_bytes && !tokenizer.empty())
-    throw Error(fmt::format("the run in {} was trained on bytes, which need no --tokenizer\n  leave it out", run),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("the run in {} was trained on bytes, which need no --tokenizer\n  leave it out", run));
   if (of_bytes) return {};
   if (tokenizer.empty() && !of_run)
-    throw Error(fmt::format("the model in {} has no tokenizer.json and no tokenizer.model\n  give its --tokenizer", run),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("the model in {} has no tokenizer.json and no tokenizer.model\n  give its --tokenizer", run));
   if (tokenizer.empty())
-    throw Error(fmt::format("the run in {} was trained on token ids (--data-format {}) without a --tokenizer\n  give the "
-                            "--tokenizer that made the ids",
-                            run, word_of(config.data.format)),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("the run in {} was trained on token ids (--data-format {}) without a --tokenizer\n  give the "
+                    "--tokenizer that made the ids",
+                    run, word_of(config.data.format)));
   return {read_tokenizer(tokenizer, config), lm::read_tokenizer_config(tokenizer.parent_path())};
 }
 
@@ -43,11 +42,10 @@ RunText::RunText(const RunConfig& config, const std::string& run, const std::fil
 
 lm::ChatFormat RunText::chat_format(std::int64_t now) const {
   if (!tokenizer())
-    throw Error(
+    throw base::Refused(
         "the model was trained on bytes, which have no marks between messages\n  train with --data-format jsonl and a "
         "--tokenizer; "
-        "`terrace generate` continues a text",
-        ErrorKind::refused);
+        "`terrace generate` continues a text");
   return {*tokenizer(), named(), now};
 }
 
@@ -56,9 +54,8 @@ void RunText::find_ends(const RunConfig& config, const std::string& end) {
   if (end != "auto") {
     const auto ids = tokens_of(end);
     if (ids.size() != 1)
-      throw Error(fmt::format("--stop-token {} is {} {} and not one\n  give the spelling of one token, auto or none",
-                              base::printable(end), ids.size(), unit()),
-                  ErrorKind::refused);
+      throw base::Refused(fmt::format("--stop-token {} is {} {} and not one\n  give the spelling of one token, auto or none",
+                                      base::printable(end), ids.size(), unit()));
     return end_at(ids.front());
   }
   if (config.data.document_separator >= 0) end_at(static_cast<std::int32_t>(config.data.document_separator));

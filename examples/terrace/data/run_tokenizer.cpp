@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/folders.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/terrace/data/token_cache.h>
 #include <terrace/offload/store/chunk_store.h>
@@ -33,12 +33,10 @@ fs::path tokenizer_of(const RunConfig& config) {
   const bool needs = config.data.format == DataFormat::conversations || config.data.format == DataFormat::text;
   if (!needs) return readable ? beside : fs::path();
   if (!beside.empty()) return beside;
-  throw Error(
-      fmt::format(
-          "--data-format {} needs a tokenizer\n  give --tokenizer FILE, a tokenizer.json (terrace train-tokenizer makes "
-          "one) or a tokenizer.model",
-          word_of(config.data.format)),
-      ErrorKind::refused);
+  throw base::Refused(fmt::format(
+      "--data-format {} needs a tokenizer\n  give --tokenizer FILE, a tokenizer.json (terrace train-tokenizer makes "
+      "one) or a tokenizer.model",
+      word_of(config.data.format)));
 }
 
 fs::path tokenizer_kept_by(const fs::path& run) { return lm::tokenizer_in(tokenizer_folder(run)); }
@@ -51,10 +49,10 @@ fs::path tokenizer_of_run(const fs::path& run, const RunConfig& config) {
 lm::Tokenizer read_tokenizer(const fs::path& file, const RunConfig& config) {
   auto tokenizer = lm::Tokenizer::read(file);
   if (static_cast<std::int64_t>(tokenizer.ids()) > config.model.vocab)
-    throw Error(fmt::format("the tokenizer {} has {} ids, but the model has --vocab {}\n  give --vocab {} or more, or the "
-                            "tokenizer of the model",
-                            file.string(), tokenizer.ids(), config.model.vocab, tokenizer.ids()),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("the tokenizer {} has {} ids, but the model has --vocab {}\n  give --vocab {} or more, or the "
+                    "tokenizer of the model",
+                    file.string(), tokenizer.ids(), config.model.vocab, tokenizer.ids()));
   return tokenizer;
 }
 

@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/terrace/base/sealed_json.h>
 #include <terrace/examples/terrace/metrics/metric_table.h>
@@ -60,7 +60,7 @@ void each_line(const fs::path& file, std::uint64_t last_step, const TakeLine& ta
       object = parse_sealed(text);
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::refused)
-        throw Error(fmt::format("{}, line {}: {}", file.string(), number, error.what()), ErrorKind::refused);
+        throw base::Refused(fmt::format("{}, line {}: {}", file.string(), number, error.what()));
       broken = error.what();
       return false;
     }

@@ -1,7 +1,5 @@
 #include <terrace/examples/terrace/metrics/metrics_sinks.h>
 
-#include <utility>
-
 #include <fmt/format.h>
 
 #include <terrace/core/base/error.h>

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/terrace/metrics/metric_table.h>
 
@@ -63,9 +63,8 @@ void demand_folder_of_prometheus(const std::filesystem::path& file) {
   std::error_code error;
   const auto folder = std::filesystem::absolute(file).parent_path();
   if (std::filesystem::is_directory(folder, error)) return;
-  throw Error(fmt::format("--prometheus {}: there is no folder {}\n  create it, or give a file in another one", file.string(),
-                          folder.string()),
-              ErrorKind::refused);
+  throw base::Refused(fmt::format("--prometheus {}: there is no folder {}\n  create it, or give a file in another one",
+                                  file.string(), folder.string()));
 }
 
 }  // namespace terrace::cli

@@ -13,9 +13,9 @@
 #include <fmt/ranges.h>
 #include <toml++/toml.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/nesting.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/core/base/units.h>
 #include <terrace/examples/terrace/config/options.h>
@@ -35,63 +35,43 @@ struct Key {
   Nodes of = Nodes::all;
 };
 
-template <class T, class Of>
-Key key(std::string_view section, std::string_view name, Of of, Nodes nodes = Nodes::all) {
-  return {section, name, std::function<T&(P&)>(of), nodes};
+using GpuPart = decltype(P::gpu);
+using CpuPart = decltype(P::cpu);
+using NodePart = decltype(P::node);
+using LinksPart = decltype(P::links);
+
+template <class Part, class T>
+Key key(std::string_view section, std::string_view name, Part P::*part, T Part::*field, Nodes nodes = Nodes::all) {
+  return {section, name, std::function<T&(P&)>([=](P& p) -> T& { return p.*part.*field; }), nodes};
 }
 
 const std::vector<Key>& cluster_keys() {
   static const std::vector<Key> all{
-      key<std::uint64_t>(
-          "gpu", "memory", [](P & p) -> auto& { return p.gpu.memory; }, Nodes::with_gpus),
-      key<double>(
-          "gpu", "matmul-bf16-flop-s", [](P & p) -> auto& { return p.gpu.matmul_bf16_flop_s; }, Nodes::with_gpus),
-      key<double>(
-          "gpu", "matmul-fp32-flop-s", [](P & p) -> auto& { return p.gpu.matmul_fp32_flop_s; }, Nodes::with_gpus),
-      key<double>(
-          "gpu", "matmul-fp64-flop-s", [](P & p) -> auto& { return p.gpu.matmul_fp64_flop_s; }, Nodes::with_gpus),
-      key<double>(
-          "gpu", "memory-bytes-s", [](P & p) -> auto& { return p.gpu.memory_bytes_s; }, Nodes::with_gpus),
-      key<double>(
-          "gpu", "upload-bytes-s", [](P & p) -> auto& { return p.gpu.upload_bytes_s; }, Nodes::with_gpus),
-      key<double>(
-          "gpu", "download-bytes-s", [](P & p) -> auto& { return p.gpu.download_bytes_s; }, Nodes::with_gpus),
-      key<std::int64_t>(
-          "cpu", "cores", [](P & p) -> auto& { return p.cpu.cores; }, Nodes::without_gpus),
-      key<double>(
-          "cpu", "matmul-bf16-flop-s", [](P & p) -> auto& { return p.cpu.matmul_bf16_flop_s; }, Nodes::without_gpus),
-      key<double>(
-          "cpu", "matmul-fp32-flop-s", [](P & p) -> auto& { return p.cpu.matmul_fp32_flop_s; }, Nodes::without_gpus),
-      key<double>(
-          "cpu", "matmul-fp64-flop-s", [](P & p) -> auto& { return p.cpu.matmul_fp64_flop_s; }, Nodes::without_gpus),
-      key<std::int64_t>(
-          "node", "gpus", [](P & p) -> auto& { return p.node.gpus; }, Nodes::with_gpus),
-      key<std::uint64_t>(
-          "node", "memory", [](P & p) -> auto& { return p.node.memory; }),
-      key<double>(
-          "node", "memory-bytes-s", [](P & p) -> auto& { return p.node.memory_bytes_s; }),
-      key<double>(
-          "node", "upload-bytes-s", [](P & p) -> auto& { return p.node.upload_bytes_s; }, Nodes::with_gpus),
-      key<double>(
-          "node", "download-bytes-s", [](P & p) -> auto& { return p.node.download_bytes_s; }, Nodes::with_gpus),
-      key<std::uint64_t>(
-          "node", "nvme", [](P & p) -> auto& { return p.node.nvme; }),
-      key<double>(
-          "node", "nvme-read-bytes-s", [](P & p) -> auto& { return p.node.nvme_read_bytes_s; }),
-      key<double>(
-          "node", "nvme-write-bytes-s", [](P & p) -> auto& { return p.node.nvme_write_bytes_s; }),
-      key<double>(
-          "node", "nvme-both-bytes-s", [](P & p) -> auto& { return p.node.nvme_both_bytes_s; }),
-      key<double>(
-          "node", "nvme-latency-s", [](P & p) -> auto& { return p.node.nvme_latency_s; }),
-      key<double>(
-          "links", "within-bytes-s", [](P & p) -> auto& { return p.links.within_bytes_s; }),
-      key<double>(
-          "links", "within-latency-s", [](P & p) -> auto& { return p.links.within_latency_s; }),
-      key<double>(
-          "links", "between-bytes-s", [](P & p) -> auto& { return p.links.between_bytes_s; }),
-      key<double>(
-          "links", "between-latency-s", [](P & p) -> auto& { return p.links.between_latency_s; }),
+      key("gpu", "memory", &P::gpu, &GpuPart::memory, Nodes::with_gpus),
+      key("gpu", "matmul-bf16-flop-s", &P::gpu, &GpuPart::matmul_bf16_flop_s, Nodes::with_gpus),
+      key("gpu", "matmul-fp32-flop-s", &P::gpu, &GpuPart::matmul_fp32_flop_s, Nodes::with_gpus),
+      key("gpu", "matmul-fp64-flop-s", &P::gpu, &GpuPart::matmul_fp64_flop_s, Nodes::with_gpus),
+      key("gpu", "memory-bytes-s", &P::gpu, &GpuPart::memory_bytes_s, Nodes::with_gpus),
+      key("gpu", "upload-bytes-s", &P::gpu, &GpuPart::upload_bytes_s, Nodes::with_gpus),
+      key("gpu", "download-bytes-s", &P::gpu, &GpuPart::download_bytes_s, Nodes::with_gpus),
+      key("cpu", "cores", &P::cpu, &CpuPart::cores, Nodes::without_gpus),
+      key("cpu", "matmul-bf16-flop-s", &P::cpu, &CpuPart::matmul_bf16_flop_s, Nodes::without_gpus),
+      key("cpu", "matmul-fp32-flop-s", &P::cpu, &CpuPart::matmul_fp32_flop_s, Nodes::without_gpus),
+      key("cpu", "matmul-fp64-flop-s", &P::cpu, &CpuPart::matmul_fp64_flop_s, Nodes::without_gpus),
+      key("node", "gpus", &P::node, &NodePart::gpus, Nodes::with_gpus),
+      key("node", "memory", &P::node, &NodePart::memory),
+      key("node", "memory-bytes-s", &P::node, &NodePart::memory_bytes_s),
+      key("node", "upload-bytes-s", &P::node, &NodePart::upload_bytes_s, Nodes::with_gpus),
+      key("node", "download-bytes-s", &P::node, &NodePart::download_bytes_s, Nodes::with_gpus),
+      key("node", "nvme", &P::node, &NodePart::nvme),
+      key("node", "nvme-read-bytes-s", &P::node, &NodePart::nvme_read_bytes_s),
+      key("node", "nvme-write-bytes-s", &P::node, &NodePart::nvme_write_bytes_s),
+      key("node", "nvme-both-bytes-s", &P::node, &NodePart::nvme_both_bytes_s),
+      key("node", "nvme-latency-s", &P::node, &NodePart::nvme_latency_s),
+      key("links", "within-bytes-s", &P::links, &LinksPart::within_bytes_s),
+      key("links", "within-latency-s", &P::links, &LinksPart::within_latency_s),
+      key("links", "between-bytes-s", &P::links, &LinksPart::between_bytes_s),
+      key("links", "between-latency-s", &P::links, &LinksPart::between_latency_s),
   };
   return all;
 }
@@ -131,7 +111,7 @@ class Reader {
 
  private:
   [[noreturn]] void refuse(const std::string& where, const std::string& why, const std::string& mend) const {
-    throw Error(fmt::format("cluster profile {}{}: {}\n  {}", name_, where, why, mend), ErrorKind::refused);
+    throw base::Refused(fmt::format("cluster profile {}{}: {}\n  {}", name_, where, why, mend));
   }
   [[noreturn]] void refuse(const Key& k, const toml::node& node, const std::string& accepted) const {
     refuse(fmt::format(", line {}", node.source().begin.line), fmt::format("{}.{} is not {}", k.section, k.key, accepted),
@@ -197,20 +177,17 @@ class Reader {
 
 std::int64_t ranks_of_node(const ClusterProfile& cluster, const ClusterSize& size) {
   if (size.nodes < 1 || size.nodes > 65536)
-    throw Error(fmt::format("--nodes: {} is not accepted\n  give --nodes an integer from 1 to 65536", size.nodes),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("--nodes: {} is not accepted\n  give --nodes an integer from 1 to 65536", size.nodes));
   if (cluster.on_cpu() && size.gpus_per_node != 0)
-    throw Error(fmt::format("--gpus-per-node {}: a node of this cluster has no GPU\n  leave it out, or give another "
-                            "--cluster-profile",
-                            size.gpus_per_node),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("--gpus-per-node {}: a node of this cluster has no GPU\n  leave it out, or give another "
+                    "--cluster-profile",
+                    size.gpus_per_node));
   if (cluster.on_cpu()) return 1;
   if (size.gpus_per_node < 0 || size.gpus_per_node > cluster.node.gpus)
-    throw Error(
-        fmt::format(
-            "--gpus-per-node {}: a node of this cluster has {}\n  give --gpus-per-node at most {}, or 0 for all of them",
-            size.gpus_per_node, cluster.node.gpus, cluster.node.gpus),
-        ErrorKind::refused);
+    throw base::Refused(fmt::format(
+        "--gpus-per-node {}: a node of this cluster has {}\n  give --gpus-per-node at most {}, or 0 for all of them",
+        size.gpus_per_node, cluster.node.gpus, cluster.node.gpus));
   return size.gpus_per_node == 0 ? cluster.node.gpus : size.gpus_per_node;
 }
 
@@ -228,11 +205,10 @@ ClusterProfile parse_cluster(std::string_view text, const std::string& name) { r
 
 ClusterProfile load_cluster(const std::filesystem::path& file) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(
+    throw base::Refused(
         fmt::format("cluster profile {}: {}\n  give --cluster-profile a TOML file, such as examples/clusters/dgx2.toml, or "
                     "one of {}",
-                    file.string(), why, fmt::join(shipped_clusters(), ", ")),
-        ErrorKind::refused);
+                    file.string(), why, fmt::join(shipped_clusters(), ", ")));
   };
   std::error_code unknown;
   if (const auto shipped = shipped_cluster(file.string()); shipped && !std::filesystem::exists(file, unknown))
@@ -281,47 +257,44 @@ MachineProfile rank_profile(const ClusterProfile& cluster, const ClusterSize& si
 RunConfig on_cluster(RunConfig c, const ClusterProfile& cluster, const ClusterSize& size) {
   const auto ranks = ranks_of_node(cluster, size), all = size.nodes * ranks;
   if (ranks % c.parallel.tp != 0)
-    throw Error(
+    throw base::Refused(
         fmt::format("--tp {} does not divide the {} GPUs of a node\n  give another --tp, or --gpus-per-node a number that "
                     "it divides",
-                    c.parallel.tp, ranks),
-        ErrorKind::refused);
+                    c.parallel.tp, ranks));
   if (ranks / c.parallel.tp % c.parallel.cp != 0)
-    throw Error(fmt::format("--cp {} does not divide the {} GPUs of a node{}\n  give another --cp, or --gpus-per-node a number "
-                            "that it divides",
-                            c.parallel.cp, ranks, c.parallel.tp == 1 ? "" : fmt::format(" divided by --tp {}", c.parallel.tp)),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("--cp {} does not divide the {} GPUs of a node{}\n  give another --cp, or --gpus-per-node a number "
+                    "that it divides",
+                    c.parallel.cp, ranks, c.parallel.tp == 1 ? "" : fmt::format(" divided by --tp {}", c.parallel.tp)));
   if (all / (c.parallel.tp * c.parallel.cp * c.parallel.pp) % c.parallel.ep != 0)
-    throw Error(
+    throw base::Refused(
         fmt::format("--ep {} does not divide the {} GPUs of --nodes {} that are left by the other degrees\n  give another "
                     "--ep, or another number of nodes or GPUs",
-                    c.parallel.ep, all / (c.parallel.tp * c.parallel.cp * c.parallel.pp), size.nodes),
-        ErrorKind::refused);
+                    c.parallel.ep, all / (c.parallel.tp * c.parallel.cp * c.parallel.pp), size.nodes));
   if (all / c.parallel.tp % c.parallel.pp != 0)
-    throw Error(fmt::format("--pp {} does not divide the {} GPUs of --nodes {}\n  give another --pp, or --gpus-per-node a "
-                            "number that it divides",
-                            c.parallel.pp, all / c.parallel.tp, size.nodes),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("--pp {} does not divide the {} GPUs of --nodes {}\n  give another --pp, or --gpus-per-node a "
+                    "number that it divides",
+                    c.parallel.pp, all / c.parallel.tp, size.nodes));
   if (c.parallel.ranks_per_machine != 0 && c.parallel.ranks_per_machine != ranks)
-    throw Error(fmt::format("--ranks-per-machine {}: a node of this plan has {} ranks\n  leave it out, or give --gpus-per-node",
-                            c.parallel.ranks_per_machine, ranks),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("--ranks-per-machine {}: a node of this plan has {} ranks\n  leave it out, or give --gpus-per-node",
+                    c.parallel.ranks_per_machine, ranks));
   const auto data = all / (c.parallel.pp * c.parallel.tp * c.parallel.cp * c.parallel.ep);
   if (c.parallel.dp == 0) c.parallel.dp = data;
   if (c.parallel.dp != data)
-    throw Error(fmt::format("--dp {} is not --nodes {} times {} GPUs{}\n  leave --dp out, or give --dp {}", c.parallel.dp,
-                            size.nodes, ranks,
-                            (c.parallel.pp == 1 ? "" : fmt::format(" divided by --pp {}", c.parallel.pp)) +
-                                (c.parallel.tp == 1 ? "" : fmt::format(" divided by --tp {}", c.parallel.tp)) +
-                                (c.parallel.cp == 1 ? "" : fmt::format(" divided by --cp {}", c.parallel.cp)) +
-                                (c.parallel.ep == 1 ? "" : fmt::format(" divided by --ep {}", c.parallel.ep)),
-                            data),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("--dp {} is not --nodes {} times {} GPUs{}\n  leave --dp out, or give --dp {}",
+                                    c.parallel.dp, size.nodes, ranks,
+                                    (c.parallel.pp == 1 ? "" : fmt::format(" divided by --pp {}", c.parallel.pp)) +
+                                        (c.parallel.tp == 1 ? "" : fmt::format(" divided by --tp {}", c.parallel.tp)) +
+                                        (c.parallel.cp == 1 ? "" : fmt::format(" divided by --cp {}", c.parallel.cp)) +
+                                        (c.parallel.ep == 1 ? "" : fmt::format(" divided by --ep {}", c.parallel.ep)),
+                                    data));
   if (c.memory.device != "auto" && (c.memory.device == "cpu") != cluster.on_cpu())
-    throw Error(fmt::format("--device {}: a node of this cluster computes on {}\n  leave --device out, or give another "
-                            "--cluster-profile",
-                            c.memory.device, cluster.on_cpu() ? "its CPU" : "GPUs"),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("--device {}: a node of this cluster computes on {}\n  leave --device out, or give another "
+                    "--cluster-profile",
+                    c.memory.device, cluster.on_cpu() ? "its CPU" : "GPUs"));
   c.found.local_ranks = ranks;
   c.memory.device = cluster.on_cpu() ? "cpu" : "cuda:0";
   c.plan.assumed_costs = true;

@@ -10,8 +10,8 @@
 #include <map>
 #include <mutex>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/notice.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/refused_setting.h>
 #include <terrace/core/device/cuda.h>
 #include <terrace/core/machine/cores.h>
@@ -86,10 +86,9 @@ std::string who_makes_attention(const RunConfig& c) {
   const char* const forced = std::getenv("TERRACE_ATTENTION");
   if (!forced) return {};
   if (std::string_view(forced) == "faster" && c.parallel.ranks() > 1)
-    throw Error(
+    throw base::Refused(
         "TERRACE_ATTENTION=faster: each rank would time its own GPU, and the ranks could choose different kernels\n"
-        "  run it once on one rank, whose choice the machine profile keeps, or set TERRACE_ATTENTION to own or cudnn",
-        ErrorKind::refused);
+        "  run it once on one rank, whose choice the machine profile keeps, or set TERRACE_ATTENTION to own or cudnn");
   return forced;
 }
 
@@ -146,9 +145,9 @@ void demand_device(const RunConfig& c) {
   if (!c.on_gpu()) return;
   const auto& gpu = find_gpu(c, std::max<std::int64_t>(0, c.found.local_ranks - 1));
   if (c.model.products == layers::Products::fp8 && gpu.compute_major * 10 + gpu.compute_minor < kLeastFloat8Capability)
-    throw Error(fmt::format("{} has compute capability {}.{}, and --products fp8 needs {}.{}\n  leave out --products", gpu.name,
-                            gpu.compute_major, gpu.compute_minor, kLeastFloat8Capability / 10, kLeastFloat8Capability % 10),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("{} has compute capability {}.{}, and --products fp8 needs {}.{}\n  leave out --products",
+                                    gpu.name, gpu.compute_major, gpu.compute_minor, kLeastFloat8Capability / 10,
+                                    kLeastFloat8Capability % 10));
 }
 
 std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool, const std::string& algorithms) {
@@ -267,12 +266,10 @@ FoundProfile find_profile(const RunConfig& c) {
   try {
     auto profile = load_measured(file);
     if (profile.device != c.device_name())
-      throw Error(
-          fmt::format(
-              "machine profile {} is for device {}, but the run uses {}\n  run terrace doctor --measure --device {}, or give "
-              "another --machine-profile",
-              file.string(), profile.device, c.device_name(), c.device_name()),
-          ErrorKind::refused);
+      throw base::Refused(fmt::format(
+          "machine profile {} is for device {}, but the run uses {}\n  run terrace doctor --measure --device {}, or give "
+          "another --machine-profile",
+          file.string(), profile.device, c.device_name(), c.device_name()));
     profile.links = links_of(c);
     return {profile};
   } catch (const Error& error) {

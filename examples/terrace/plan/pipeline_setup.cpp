@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/terrace/cli/command_line.h>
 #include <terrace/examples/terrace/cli/refusal.h>
@@ -25,7 +25,7 @@ namespace {
 // Reads a schedule from a file and checks it.
 pipeline::Schedule schedule_from(const RunConfig& c) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(fmt::format("--schedule {}: {}", c.parallel.schedule, why), ErrorKind::refused);
+    throw base::Refused(fmt::format("--schedule {}: {}", c.parallel.schedule, why));
   };
   pipeline::Schedule s;
   try {
@@ -53,11 +53,10 @@ pipeline::Schedule named_or_from_file(const RunConfig& c) {
   const bool named = std::ranges::find(names, c.parallel.schedule) != names.end();
   if (!named && std::filesystem::is_regular_file(c.parallel.schedule)) return schedule_from(c);
   if (!named)
-    throw Error(
+    throw base::Refused(
         fmt::format("--schedule: \"{}\" is neither a schedule nor a file{}\n  give --schedule auto, one of {}, or a file "
                     "that terrace plan --write-schedule wrote",
-                    c.parallel.schedule, suggestion(c.parallel.schedule, names), fmt::join(names, ", ")),
-        ErrorKind::refused);
+                    c.parallel.schedule, suggestion(c.parallel.schedule, names), fmt::join(names, ", ")));
   const auto ranks = static_cast<std::uint32_t>(c.parallel.pp);
   const auto chunks = static_cast<std::uint32_t>(c.parallel.virtual_stages);
   auto schedule =
@@ -66,18 +65,17 @@ pipeline::Schedule named_or_from_file(const RunConfig& c) {
                                                   .chunks = chunks == 0 ? 2 : chunks,
                                                   .updates = static_cast<std::uint32_t>(c.parallel.drain_interval)});
   if (chunks != 0 && schedule.placement.stages != chunks * ranks)
-    throw Error(fmt::format("--virtual-stages {}: with --schedule {} each rank has {}\n  leave --virtual-stages out, or give "
-                            "--schedule interleaved, which takes any number",
-                            chunks, c.parallel.schedule, schedule.placement.stages / ranks),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("--virtual-stages {}: with --schedule {} each rank has {}\n  leave --virtual-stages out, or give "
+                    "--schedule interleaved, which takes any number",
+                    chunks, c.parallel.schedule, schedule.placement.stages / ranks));
   return schedule;
 }
 
 void demand_no_order(const RunConfig& c) {
   if (c.plan.order && c.plan.order != Order::horizontal)
-    throw Error(fmt::format("--order {}: a pipeline computes in the order of its --schedule\n  leave --order out",
-                            word_of(c.plan.order)),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("--order {}: a pipeline computes in the order of its --schedule\n  leave --order out",
+                                    word_of(c.plan.order)));
 }
 
 std::vector<std::uint32_t> begins_of(const std::string& text, std::uint32_t stages, std::uint32_t layers) {
@@ -94,12 +92,10 @@ std::vector<std::uint32_t> begins_of(const std::string& text, std::uint32_t stag
     at = next;
   }
   if (!good || begins.size() != stages + 1 || begins.back() != layers)
-    throw Error(
-        fmt::format(
-            "--stage-layers {} does not divide {} layers into {} stages\n  give one number for each stage, which together "
-            "add up to {} (the embedding, two for each block, and the head), or leave --stage-layers out",
-            text, layers, stages, layers),
-        ErrorKind::refused);
+    throw base::Refused(fmt::format(
+        "--stage-layers {} does not divide {} layers into {} stages\n  give one number for each stage, which together "
+        "add up to {} (the embedding, two for each block, and the head), or leave --stage-layers out",
+        text, layers, stages, layers));
   return begins;
 }
 
@@ -113,17 +109,17 @@ void demand_layers_on_every_rank(const RunConfig& c, const pipeline::Pipeline& p
       for (std::size_t stage = 0; stage < rank_of.size(); ++stage)
         holds = holds || (rank_of[stage] == rank && p.begins[stage] != p.begins[stage + 1]);
     if (!holds)
-      throw Error(fmt::format("--stage-layers {} leaves rank {} of the pipeline without a layer\n  give each rank at least one "
-                              "layer, or a smaller --pp",
-                              c.parallel.stage_layers, rank),
-                  ErrorKind::refused);
+      throw base::Refused(
+          fmt::format("--stage-layers {} leaves rank {} of the pipeline without a layer\n  give each rank at least one "
+                      "layer, or a smaller --pp",
+                      c.parallel.stage_layers, rank));
   }
 }
 
 // With an asynchronous schedule, evaluations, commits and the end of the run are possible only where it drains.
 void demand_drained(const RunConfig& c) {
   const auto refuse = [&](const std::string& what, const std::string& mend) {
-    throw Error(fmt::format("--schedule {}: {}\n  {}", c.parallel.schedule, what, mend), ErrorKind::refused);
+    throw base::Refused(fmt::format("--schedule {}: {}\n  {}", c.parallel.schedule, what, mend));
   };
   const auto whole = [&](std::int64_t steps, const char* flag) {
     if (steps % c.parallel.drain_interval == 0) return;
@@ -155,16 +151,14 @@ void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, 
   if (searches_schedule(c)) {
     demand_no_order(c);
     if (!c.parallel.stage_layers.empty() || c.parallel.virtual_stages != 0)
-      throw Error("--schedule auto chooses the stages, too\n  leave out --stage-layers and --virtual-stages",
-                  ErrorKind::refused);
+      throw base::Refused("--schedule auto chooses the stages, too\n  leave out --stage-layers and --virtual-stages");
     return;
   }
   if (c.parallel.pp <= 1) {
     if (!c.parallel.stage_layers.empty() || c.parallel.virtual_stages != 0)
-      throw Error(
+      throw base::Refused(
           "--stage-layers and --virtual-stages divide a pipeline into stages, and there is no pipeline\n  add --pp, the "
-          "number of its ranks, or leave them out",
-          ErrorKind::refused);
+          "number of its ranks, or leave them out");
     return;
   }
   demand_no_order(c);

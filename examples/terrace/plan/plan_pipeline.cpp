@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/examples/lm/models/model.h>
@@ -65,12 +65,10 @@ std::string lanes_beside(const std::filesystem::path& run, const std::vector<Pla
   for (const auto& plan : plans) {
     const auto file = trace_file_of(run, plan.map.rank);  // the first of the ranks with these layers
     if (!std::filesystem::exists(file))
-      throw Error(
-          fmt::format(
-              "--measured: {} is missing\n  give the directory of a run with --pp {} that has ended: it writes this file "
-              "when it ends",
-              file.string(), plans.size()),
-          ErrorKind::refused);
+      throw base::Refused(fmt::format(
+          "--measured: {} is missing\n  give the directory of a run with --pp {} that has ended: it writes this file "
+          "when it ends",
+          file.string(), plans.size()));
     lanes.push_back({.measured = read_trace_window(file, 0)});
   }
   std::vector<Trace> traces(plans.size());

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/terrace/plan/device.h>
 
 namespace terrace::cli {
@@ -100,11 +101,10 @@ Exit plan_search(const RunConfig& given, const RanksOfSearch& ranks, const Machi
   auto pool = make_pool(given);
   const auto found = search_plans(searched_run(given, ranks, profile), profile, pool, limits);
   if (found.empty())
-    throw Error(
+    throw base::Refused(
         fmt::format("no product of --dp, --pp, --tp and --cp is legal for {} ranks and {} sequences a step\n  give "
                     "another --batch-size or --grad-accumulation, so that more numbers of data ranks divide the sequences",
-                    ranks.ranks, ranks.sequences),
-        ErrorKind::refused);
+                    ranks.ranks, ranks.sequences));
   const auto lacking = count(found, Known::too_large) + count(found, Known::refused);
   const auto fitting = std::ssize(found) - lacking;  // or not known to fit
   if (given.run.json) {

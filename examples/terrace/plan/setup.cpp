@@ -1,3 +1,4 @@
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/data/data_sources.h>
 #include <terrace/examples/terrace/plan/setup.h>
@@ -49,11 +50,9 @@ std::optional<Activation> activation_of(const lm::ModelConfig& model) {
   const auto name = lm::name_of(*model.activation);
   const auto kind = lm::activation_named(name, inputs_of(*family.activation));
   if (!kind)
-    throw Error(
-        fmt::format(
-            "--activation {}: {} has an MLP without gates, which has another function\n  give gelu, gelu_pytorch_tanh or usual",
-            name, *family.name),
-        ErrorKind::refused);
+    throw base::Refused(fmt::format(
+        "--activation {}: {} has an MLP without gates, which has another function\n  give gelu, gelu_pytorch_tanh or usual",
+        name, *family.name));
   return kind;
 }
 

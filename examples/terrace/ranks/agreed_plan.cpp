@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/units.h>
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/terrace/cli/refusal.h>
@@ -74,9 +75,8 @@ void AgreedPlan::demand_same_steps(Team& team) const {
   const auto two = ranks ? different_programs(*ranks, program_hash_, mesh()) : std::nullopt;
   team.together([&] {
     if (two)
-      throw Error(
-          fmt::format("ranks {} and {} have planned different steps\n  give all ranks the same flags", two->first, two->second),
-          ErrorKind::refused);
+      throw base::Refused(fmt::format("ranks {} and {} have planned different steps\n  give all ranks the same flags",
+                                      two->first, two->second));
   });
 }
 

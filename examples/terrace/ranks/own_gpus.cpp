@@ -1,7 +1,6 @@
 #include <terrace/examples/terrace/ranks/own_gpus.h>
 
 #include <algorithm>
-#include <string>
 
 #include <fmt/format.h>
 

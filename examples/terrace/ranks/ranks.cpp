@@ -12,6 +12,7 @@
 #include <utility>
 
 #include <terrace/core/base/notice.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/terrace/base/launched.h>
 #include <terrace/examples/terrace/plan/device.h>
 #include <terrace/examples/terrace/plan/setup.h>
@@ -138,14 +139,12 @@ void demand_degrees(const RunConfig& c) {
 void demand_degrees(const RunConfig& c, int ranks) {
   demand_degrees_of(c, ranks);
   if (ranks == 1 && c.parallel.sync_interval > 1)
-    throw Error(
+    throw base::Refused(
         fmt::format("--sync-interval {}: there is only one rank, so there are no weights to average\n  leave --sync-interval "
                     "out, or give --dp 2 or more",
-                    c.parallel.sync_interval),
-        ErrorKind::refused);
+                    c.parallel.sync_interval));
   if (ranks > 1 && c.run.verify_resident)
-    throw Error("--verify-resident works on one rank only\n  leave it out, and compare the losses of two runs",
-                ErrorKind::refused);
+    throw base::Refused("--verify-resident works on one rank only\n  leave it out, and compare the losses of two runs");
 }
 
 Exit train_ranks(RunConfig config) {

@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/notice.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/core/base/units.h>
 #include <terrace/examples/terrace/base/run_name.h>
@@ -243,13 +243,12 @@ std::string step_sections(const fs::path& dir, const RunSteps& steps) {
 fs::path write_report(const fs::path& run_dir) {
   const auto metrics = run_dir / kMetricsFile;
   if (!fs::exists(metrics)) {
-    throw Error(fmt::format("{} has no {}\n  a report needs a run with at least one step", run_dir.string(), kMetricsFile),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("{} has no {}\n  a report needs a run with at least one step", run_dir.string(), kMetricsFile));
   }
   const auto plan = read_plan(run_dir);
   const auto steps = read_run_steps(metrics, walked_steps(plan.plan));
-  if (steps.count == 0)
-    throw Error(fmt::format("{} has no step\n  a report needs at least one", metrics.string()), ErrorKind::refused);
+  if (steps.count == 0) throw base::Refused(fmt::format("{} has no step\n  a report needs at least one", metrics.string()));
 
   const auto title = name_of_run(run_dir);
   std::string body = fmt::format("<h1>{}</h1>\n<p class='quiet'>{} step{}, {} tokens, {} of training</p>\n", escape(title),

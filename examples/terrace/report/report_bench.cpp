@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -11,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/bench/old_results.h>
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/units.h>
 #include <terrace/examples/terrace/base/svg.h>
 #include <terrace/examples/terrace/report/bench_colours.h>
@@ -206,9 +205,8 @@ fs::path write_bench_report(const fs::path& json_file) {
   auto page = json_file;
   page.replace_extension("html");
   if (page == json_file)
-    throw Error(
-        fmt::format("{} has the name of the page that is made of it\n  give the file another ending", json_file.string()),
-        ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("{} has the name of the page that is made of it\n  give the file another ending", json_file.string()));
   const auto json = bench::read_results(json_file, "give a run directory, or the output of `terrace bench … --json`");
   std::vector<std::pair<std::string, Results>> benches;  // in the order in which they ran
   for (auto r : json.at("results")) {

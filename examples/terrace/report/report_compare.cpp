@@ -5,13 +5,12 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/units.h>
 #include <terrace/examples/terrace/base/run_name.h>
 #include <terrace/examples/terrace/base/svg.h>
@@ -39,9 +38,8 @@ ComparedRun read_compared(const fs::path& directory) {
   ComparedRun run{.name = name_of_run(directory), .steps = {}, .settings = {}};
   run.steps = read_run_steps(directory / kMetricsFile);
   if (run.steps.count == 0)
-    throw Error(
-        fmt::format("{} has no step in {}\n  a comparison needs runs with at least one", directory.string(), kMetricsFile),
-        ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("{} has no step in {}\n  a comparison needs runs with at least one", directory.string(), kMetricsFile));
   try {
     RunConfig config;
     apply_file(config, directory / kConfigFile);

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/json_text.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/models/family.h>
 #include <terrace/examples/lm/models/fine_tuning.h>
@@ -164,10 +164,9 @@ void demand_this_model(const RunConfig& c, const Model& model) {
   std::vector<std::string> first;
   for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) first.push_back(quoted(names[i]));
   const auto others = names.size() - first.size();
-  throw Error(
-      fmt::format("--init-from {}: the model does not have {} of its tensors: {}{}\n  {}", c.run.init_from, names.size(),
-                  fmt::join(first, ", "), others == 0 ? "" : fmt::format(" and {} more", others), mend_of_another_model(c)),
-      ErrorKind::refused);
+  throw base::Refused(fmt::format("--init-from {}: the model does not have {} of its tensors: {}{}\n  {}", c.run.init_from,
+                                  names.size(), fmt::join(first, ", "), others == 0 ? "" : fmt::format(" and {} more", others),
+                                  mend_of_another_model(c)));
 }
 
 void demand_told_values(const RunConfig& c) {
@@ -176,10 +175,9 @@ void demand_told_values(const RunConfig& c) {
     const auto file = told(sources, untold);
     if (untold.given || !file || file->value == untold.used) continue;
     const bool must = std::string_view(untold.flag) == "heads";
-    throw Error(fmt::format("--init-from {}: {} {}, and this run would use {}\n  give --{} {}{}", c.run.init_from, file->by,
-                            file->value, untold.used, untold.flag, file->value,
-                            must ? "" : fmt::format("; or --{} {}, if that is intended", untold.flag, untold.used)),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("--init-from {}: {} {}, and this run would use {}\n  give --{} {}{}", c.run.init_from,
+                                    file->by, file->value, untold.used, untold.flag, file->value,
+                                    must ? "" : fmt::format("; or --{} {}, if that is intended", untold.flag, untold.used)));
   }
 }
 
@@ -233,8 +231,8 @@ WeightSource first_base_weights(const RunConfig& c, const Model& model) {
 WeightSource first_weights(const RunConfig& c, const Model& model) {
   if (c.train.lora_rank == 0) {
     if (!c.run.init_adapter.empty())
-      throw Error("--init-adapter needs adapters\n  give --lora-rank, and --lora-alpha and --lora-targets, as in its directory",
-                  ErrorKind::refused);
+      throw base::Refused(
+          "--init-adapter needs adapters\n  give --lora-rank, and --lora-alpha and --lora-targets, as in its directory");
     return first_base_weights(c, model);
   }
   const auto config = model_config(c);

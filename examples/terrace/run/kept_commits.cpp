@@ -12,9 +12,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/files.h>
 #include <terrace/core/base/notice.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/units.h>
 #include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/offload/store/copy_store.h>
@@ -98,11 +98,10 @@ std::uint64_t CommitKeeper::state_bytes() const {
 void CommitKeeper::demand_room() const {
   if (!keeps()) return;
   if (team_.size() > 1 && team_.machines().size() > 1)
-    throw Error(
+    throw base::Refused(
         fmt::format("--ckpt-keep {} with ranks on several machines: the copies of a commit would be spread over them\n  "
                     "leave --ckpt-keep out, and copy commits with terrace ckpt copy",
-                    config_.run.ckpt_keep),
-        ErrorKind::refused);
+                    config_.run.ckpt_keep));
   const auto copies = static_cast<std::uint64_t>(config_.run.ckpt_keep);
   const auto ranks = static_cast<std::uint64_t>(team_.size());
   const auto state = state_bytes();
@@ -218,11 +217,9 @@ fs::path directory_of_commit(const fs::path& run, std::span<const fs::path> give
     if (*last == step) return run;
     steps.push_back(*last);
   }
-  throw Error(
-      fmt::format("{} has no commit after step {}\n  {}; terrace ckpt list {} shows them", run.string(), step,
-                  steps.empty() ? "it has none yet" : fmt::format("there are those after step {}", fmt::join(steps, ", ")),
-                  run.string()),
-      ErrorKind::refused);
+  throw base::Refused(fmt::format(
+      "{} has no commit after step {}\n  {}; terrace ckpt list {} shows them", run.string(), step,
+      steps.empty() ? "it has none yet" : fmt::format("there are those after step {}", fmt::join(steps, ", ")), run.string()));
 }
 
 bool remove_kept_commit(const fs::path& run, std::uint64_t step) {

@@ -12,11 +12,11 @@
 #include <string_view>
 #include <utility>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/file_lock.h>
 #include <terrace/core/base/folders.h>
 #include <terrace/core/base/notice.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/base/launched.h>
@@ -92,7 +92,7 @@ auto read_json(const fs::path& file, const Take& take) {
   } catch (const nlohmann::json::exception&) {
     refuse_file(file, "a setting is missing, or of another type");
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::refused) throw Error(fmt::format("{}: {}", file.string(), error.what()), ErrorKind::refused);
+    if (error.kind() == ErrorKind::refused) throw base::Refused(fmt::format("{}: {}", file.string(), error.what()));
     refuse_file(file, error.what());
   }
 }
@@ -327,15 +327,14 @@ std::vector<fs::path> own_folders(const std::set<fs::path>& paths, const std::ve
 }
 
 [[noreturn]] void refuse_unfinished_copy(const fs::path& path) {
-  throw Error(fmt::format("{} is an unfinished copy of a run\n  repeat the command terrace ckpt copy, or remove the folder",
-                          path.string()),
-              ErrorKind::refused);
+  throw base::Refused(fmt::format(
+      "{} is an unfinished copy of a run\n  repeat the command terrace ckpt copy, or remove the folder", path.string()));
 }
 
 void demand_run(const fs::path& path) {
   if (is_unfinished_copy(path)) refuse_unfinished_copy(path);
   if (!fs::exists(path / kRunFile))
-    throw Error(fmt::format("{} has no run\n  give the directory of a run, its --out-dir", path.string()), ErrorKind::refused);
+    throw base::Refused(fmt::format("{} has no run\n  give the directory of a run, its --out-dir", path.string()));
 }
 
 // A line for each file; empty: none, or an older version wrote no checksums.
@@ -396,16 +395,15 @@ void demand_layout(const RunDir& dir, const RunFile& run, const RunConfig& confi
   auto then = run.fingerprint, now = fingerprint(config);
   const auto layout = take_layout(then);
   if (layout == take_layout(now))
-    throw Error(fmt::format("the run in {} was begun by an older version, which laid its chunks out otherwise, and with "
-                            "--sync-interval {} each rank has its own weights, which cannot be laid out anew\n  continue with "
-                            "the version that began it",
-                            dir.path.string(), config.parallel.sync_interval),
-                ErrorKind::refused);
-  throw Error(
+    throw base::Refused(
+        fmt::format("the run in {} was begun by an older version, which laid its chunks out otherwise, and with "
+                    "--sync-interval {} each rank has its own weights, which cannot be laid out anew\n  continue with "
+                    "the version that began it",
+                    dir.path.string(), config.parallel.sync_interval));
+  throw base::Refused(
       fmt::format("--sync-interval {}: each rank of the run in {} has its own weights and moments, so the number of ranks "
                   "cannot change\n  continue with --dp {}",
-                  config.parallel.sync_interval, dir.path.string(), layout.at("dp").get<std::int64_t>()),
-      ErrorKind::refused);
+                  config.parallel.sync_interval, dir.path.string(), layout.at("dp").get<std::int64_t>()));
 }
 
 // A directory without run.json begins a new run. A commit under the names of its stores then belongs to another run: one that
@@ -443,15 +441,13 @@ bool is_used(const fs::path& dir) {
 void make_directory(const fs::path& dir) {
   std::error_code error;
   if (fs::exists(dir, error) && !fs::is_directory(dir, error))
-    throw Error(
-        fmt::format("--out-dir {} is a file\n  give --out-dir a folder, or a name that does not exist yet", dir.string()),
-        ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("--out-dir {} is a file\n  give --out-dir a folder, or a name that does not exist yet", dir.string()));
   if (fs::is_symlink(dir, error) && !fs::exists(dir, error))
-    throw Error(
+    throw base::Refused(
         fmt::format("--out-dir {} is a link whose target does not exist\n  create the folder that it links to, or change the "
                     "link",
-                    dir.string()),
-        ErrorKind::refused);
+                    dir.string()));
   fs::create_directories(dir, error);
   if (error)
     throw Error(
@@ -491,11 +487,10 @@ std::optional<RunConfig> settings_of_resumed(const RunConfig& c) try {
 
 void demand_run_to_resume(const std::string& dir) {
   if (fs::exists(fs::path(dir) / kRunFile)) return;
-  throw Error(
+  throw base::Refused(
       fmt::format("--resume {}: this directory has no run\n  give the directory of a run, or --resume auto, which starts a new "
                   "run if there is none",
-                  dir),
-      ErrorKind::refused);
+                  dir));
 }
 
 // Older versions always held a part out. Opening the run reports what is wrong with its file.
@@ -509,11 +504,11 @@ bool holds_out(const RunConfig& c) {
     } catch (const std::exception&) {  // then the other file counts, or the usual value
     }
   if (!held_out && needs_part)
-    throw Error(fmt::format("the run in {} began with --eval-batches 0 or --eval-data, so it trains on all of its data and has "
-                            "nothing to evaluate on\n  continue with --eval-batches 0 or with --eval-data, or start a new run "
-                            "in another --out-dir",
-                            dir.string()),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("the run in {} began with --eval-batches 0 or --eval-data, so it trains on all of its data and has "
+                    "nothing to evaluate on\n  continue with --eval-batches 0 or with --eval-data, or start a new run "
+                    "in another --out-dir",
+                    dir.string()));
   return held_out;
 }
 
@@ -534,10 +529,9 @@ RunDir open_run_dir(RunConfig& config) {
   make_directory(dir.path);
   dir.lock = lock_directory(dir.path);
   if (config.run.resume.from == Resume::From::never && is_used(dir.path))
-    throw Error(
+    throw base::Refused(
         fmt::format("{} is not empty\n  give --resume auto to continue the run in it, or another --out-dir to start a new one",
-                    dir.path.string()),
-        ErrorKind::refused);
+                    dir.path.string()));
   if (is_unfinished_copy(dir.path)) refuse_unfinished_copy(dir.path);
   if (!fs::exists(dir.path / kRunFile)) {
     demand_no_commits(dir, config);
@@ -581,26 +575,22 @@ RunDir open_run_dir(RunConfig& config) {
   take_layout(now);
   const auto difference = describe_difference(then, now);
   if (!difference.empty() && !config.run.force)
-    throw Error(
+    throw base::Refused(
         fmt::format("the run in {} has another model, data or seed:\n{}\n  give the values of that run, or another --out-dir; "
                     "--force resumes it with the new values",
-                    dir.path.string(), difference),
-        ErrorKind::refused);
+                    dir.path.string(), difference));
   if (run.store.generations != dir.store.generations)
-    throw Error(
-        fmt::format(
-            "the run in {} has {} of the state on disk, but --durability {} needs {}, and this cannot change after a run has "
-            "begun\n  continue with --durability {}",
-            dir.path.string(), run.store.generations == 1 ? "one generation" : "two generations",
-            word_of(config.run.durability), dir.store.generations == 1 ? "one" : "two",
-            run.store.generations == 1 ? "off" : "commit or step"),
-        ErrorKind::refused);
+    throw base::Refused(fmt::format(
+        "the run in {} has {} of the state on disk, but --durability {} needs {}, and this cannot change after a run has "
+        "begun\n  continue with --durability {}",
+        dir.path.string(), run.store.generations == 1 ? "one generation" : "two generations", word_of(config.run.durability),
+        dir.store.generations == 1 ? "one" : "two", run.store.generations == 1 ? "off" : "commit or step"));
   // The only generation of the run would be overwritten and never committed again.
   if (config.run.durability == Durability::none)
-    throw Error(fmt::format("the run in {} has committed its state, which a run with --durability none would lose\n  continue "
-                            "with --durability off",
-                            dir.path.string()),
-                ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("the run in {} has committed its state, which a run with --durability none would lose\n  continue "
+                    "with --durability off",
+                    dir.path.string()));
   demand_tokenizer(dir.path, run, &config);
   dir.resume = true;
   dir.machines = run.machines;

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/json_text.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/models/family.h>
 #include <terrace/examples/lm/weights/weight_files.h>
@@ -88,9 +88,9 @@ void demand_told_windows(const RunConfig& c) {
   if (!file) return;
   const auto windows = within(file->windows, c.model.seq_len, c.model.layers);
   if (windows.is_usual()) return;
-  throw Error(fmt::format("--init-from {}: {} has windows of attention, and this run would have none\n  give --window {}",
-                          c.run.init_from, file->by, to_string(windows)),
-              ErrorKind::refused);
+  throw base::Refused(
+      fmt::format("--init-from {}: {} has windows of attention, and this run would have none\n  give --window {}",
+                  c.run.init_from, file->by, to_string(windows)));
 }
 
 std::optional<std::string> warning_of_told_windows(const RunConfig& c) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/terrace/cli/command_line.h>
 #include <terrace/examples/terrace/cli/refusal.h>
 #include <terrace/examples/terrace/metrics/metrics.h>
@@ -22,10 +23,10 @@ constexpr std::uint64_t kRepeatedSteps = 5;
 
 void demand_same_bits(const RunDir& dir, const RunConfig& config) {
   if (!has_other_bits(dir, config)) return;
-  throw Error(fmt::format("--verify-resident: the run in {} was computed with {}, and this processor would compute its first "
-                          "steps with other bits\n  repeat the run in another --out-dir, or compare it where it was computed",
-                          dir.path.string(), dir.computed_with),
-              ErrorKind::refused);
+  throw base::Refused(
+      fmt::format("--verify-resident: the run in {} was computed with {}, and this processor would compute its first "
+                  "steps with other bits\n  repeat the run in another --out-dir, or compare it where it was computed",
+                  dir.path.string(), dir.computed_with));
 }
 
 Plan resident_plan(const RunConfig& config, const AgreedPlan& agreed) {

@@ -2,7 +2,6 @@
 // needs them) are direct: every rank sends each owner its block, and the owner folds the received blocks.
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include <fmt/format.h>
 

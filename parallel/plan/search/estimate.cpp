@@ -2,12 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <optional>
-#include <span>
 #include <vector>
 
-#include <terrace/core/base/error.h>
 #include <terrace/parallel/pipeline/pipeline.h>
 #include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/parallel/plan/search/layer_estimates.h>

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <set>
-#include <utility>
 
 #include <terrace/core/base/units.h>
 #include <terrace/parallel/plan/programs.h>

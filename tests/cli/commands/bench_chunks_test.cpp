@@ -17,18 +17,14 @@ namespace {
 class BenchChunks : public Cli {
  protected:
   BenchChunks() { std::filesystem::create_directory(at("disk")); }
-  [[nodiscard]] static Words words(const Words& more) {
-    Words all{"bench", "chunks", "disk", "--runs", "3"};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  }
+  [[nodiscard]] static Words words(const Words& more) { return Words{"bench", "chunks", "disk", "--runs", "3"} + more; }
 };
 
 TEST_F(BenchChunks, ComparesTheWholePathWithTheEngineAlone) {
   // More chunks than memory slots, so that slots are reused.
-  const auto outcome = terrace(words({"--size", "288MiB", "--chunk-size", "4MiB", "--json"}));
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
-  const auto results = nlohmann::json::parse(outcome.out).at("results");
+  const auto results =
+      nlohmann::json::parse(succeeded(terrace(words({"--size", "288MiB", "--chunk-size", "4MiB", "--json"}))).out)
+          .at("results");
   ASSERT_EQ(2U, results.size());
   for (const auto& r : results) {
     EXPECT_EQ(4 * 1024 * 1024, r.at("chunk_bytes"));
@@ -42,9 +38,8 @@ TEST_F(BenchChunks, ComparesTheWholePathWithTheEngineAlone) {
 
 TEST_F(BenchChunks, StreamedUpdatesStandBesideTheirLimits) {
   // More groups than memory slots.
-  const auto outcome = terrace({"bench", "stream", "disk", "--runs", "3", "--params", "7000000", "--chunk-size", "4MiB",
-                                "--depth", "3", "--threads", "1", "--json"});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome =
+      succeeded(terrace(flags("bench stream disk --runs 3 --params 7000000 --chunk-size 4MiB --depth 3 --threads 1 --json")));
   const auto results = nlohmann::json::parse(outcome.out).at("results");
   ASSERT_EQ(1U, results.size());
   EXPECT_EQ(3, results[0].at("depth"));
@@ -99,9 +94,8 @@ TEST_F(BenchChunks, AReadThatFailsEndsTheStream) {
 }
 
 TEST_F(BenchChunks, PipelinesStandBesideTheirSimulation) {
-  const auto outcome =
-      terrace({"bench", "pipeline", "disk", "--ranks", "2", "--micro-batches", "4", "--unit-ms", "2", "--runs", "3", "--json"});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(terrace(
+      {"bench", "pipeline", "disk", "--ranks", "2", "--micro-batches", "4", "--unit-ms", "2", "--runs", "3", "--json"}));
   std::map<std::string, nlohmann::json> by_order;
   const auto results = nlohmann::json::parse(outcome.out).at("results");
   for (const auto& r : results) by_order[r.at("op")] = r;
@@ -120,10 +114,10 @@ TEST_F(BenchChunks, PipelinesStandBesideTheirSimulation) {
 }
 
 TEST_F(BenchChunks, BubblesStandBesideTheStepsEnd) {
-  const auto outcome =
-      terrace({"bench", "bubbles", "disk", "--ranks", "2", "--unit-ms", "4", "--disk-ms", "20", "--runs", "3", "--json"});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
-  const auto results = nlohmann::json::parse(outcome.out).at("results");
+  const auto results = nlohmann::json::parse(succeeded(terrace({"bench", "bubbles", "disk", "--ranks", "2", "--unit-ms", "4",
+                                                                "--disk-ms", "20", "--runs", "3", "--json"}))
+                                                 .out)
+                           .at("results");
   ASSERT_EQ(2U, results.size());
   EXPECT_EQ("end", results[0].at("op"));
   EXPECT_EQ("bubbles", results[1].at("op"));

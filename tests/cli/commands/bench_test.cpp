@@ -26,9 +26,8 @@ class BenchNvme : public Cli {
   // A very short job.
   [[nodiscard]] static Words small(const Words& more = {}) { return small("3", more); }
   [[nodiscard]] static Words small(const std::string& runs, const Words& more) {
-    Words words{"bench", "nvme", "disk", "--size", "4MiB", "--block-size", "256KiB", "--queue-depth", "4", "--runs", runs};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return Words{"bench", "nvme", "disk", "--size", "4MiB", "--block-size", "256KiB", "--queue-depth", "4", "--runs", runs} +
+           more;
   }
 };
 
@@ -39,9 +38,7 @@ std::vector<std::string> keys_of(const ordered_json& object) {
 }
 
 TEST_F(BenchNvme, JsonHasTheShapeThatScriptsRead) {
-  const auto outcome = terrace(small({"--op", "all", "--json"}));
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
-  const auto object = ordered_json::parse(outcome.out);
+  const auto object = ordered_json::parse(succeeded(terrace(small({"--op", "all", "--json"}))).out);
   EXPECT_EQ((std::vector<std::string>{"machine", "results"}), keys_of(object));
   for (const auto* const key : {"cpu", "cores", "memory_bytes", "path", "file_system", "direct", "engine", "block_devices"})
     EXPECT_TRUE(object.at("machine").contains(key)) << key;
@@ -77,24 +74,22 @@ TEST_F(BenchNvme, JsonHasTheShapeThatScriptsRead) {
 }
 
 TEST_F(BenchNvme, PeopleGetATableAndTheSameJobForFio) {
-  const auto outcome = terrace(small({"--op", "randread", "--threads", "2", "--engine", "threads"}));
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(terrace(small({"--op", "randread", "--threads", "2", "--engine", "threads"})));
   for (const auto* const part : {"GB/s", "p99.9 µs", "randread", "256 KiB", "fio --name=terrace", "--rw=randread"})
     EXPECT_THAT(outcome.out, HasSubstr(part));
   EXPECT_THAT(outcome.err, Not(HasSubstr("\r"))) << "a live line where there is no terminal";
 }
 
 TEST_F(BenchNvme, ASweepEndsWithSettingsToPaste) {
-  const auto outcome = terrace({"bench", "nvme", "disk", "--op", "read", "--size", "16MiB", "--runs", "3", "--sweep"});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome =
+      succeeded(terrace({"bench", "nvme", "disk", "--op", "read", "--size", "16MiB", "--runs", "3", "--sweep"}));
   for (const auto* const part : {"best for read", "terrace bench nvme disk --op read --size 16MiB", "\"aio\": {", "fio --name"})
     EXPECT_THAT(outcome.out, HasSubstr(part));
 }
 
 TEST_F(BenchNvme, ARowCanTakeATimeAndAStatedAmountIsWrittenFirst) {
-  const auto outcome = terrace(small({"--op", "write", "--seconds", "1", "--precondition", "10MiB", "--json"}));
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
-  const auto object = ordered_json::parse(outcome.out);
+  const auto object = ordered_json::parse(
+      succeeded(terrace(small({"--op", "write", "--seconds", "1", "--precondition", "10MiB", "--json"}))).out);
   EXPECT_EQ(10 << 20, object.at("machine").at("precondition_bytes"));
   const auto& results = object.at("results");
   ASSERT_EQ(2U, results.size());
@@ -114,8 +109,7 @@ TEST_F(BenchNvme, SeveralPathsHaveARowEachAndOneTogether) {
   fs::create_directory(at("other"));
   auto words = small({"--op", "mixed", "--json"});
   words.insert(words.begin() + 3, "other");
-  const auto outcome = terrace(words);
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(terrace(words));
   const auto object = ordered_json::parse(outcome.out);
   std::vector<std::string> paths;
   for (const auto& r : object.at("results")) {
@@ -134,8 +128,7 @@ TEST_F(BenchNvme, SeveralPathsHaveARowEachAndOneTogether) {
 
 TEST_F(BenchNvme, ANumaSweepMeasuresFromEveryNodeOrSaysThatThereIsOne) {
   const int nodes = read_topology().numa_nodes;
-  const auto outcome = terrace(small({"--op", "read", "--numa"}));
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(terrace(small({"--op", "read", "--numa"})));
   if (nodes == 1)
     EXPECT_THAT(outcome.out, HasSubstr("one NUMA node, so there is nothing to compare"));
   else
@@ -143,11 +136,9 @@ TEST_F(BenchNvme, ANumaSweepMeasuresFromEveryNodeOrSaysThatThereIsOne) {
 }
 
 TEST_F(BenchNvme, OldFiguresStandBesideTheNewOnes) {
-  const auto first = terrace(small({"--op", "all", "--json"}));
-  ASSERT_EQ(0, first.exit) << first.described;
+  const auto first = succeeded(terrace(small({"--op", "all", "--json"})));
   scratch_.write("old.json", first.out);
-  const auto again = terrace(small({"--op", "read", "--compare", "old.json"}));
-  ASSERT_EQ(0, again.exit) << again.described;
+  const auto again = succeeded(terrace(small({"--op", "read", "--compare", "old.json"})));
   for (const auto* const part : {"beside old.json: tests in both: 1, only there: 3, only here: 0", "ratio"})
     EXPECT_THAT(again.out, HasSubstr(part));
   const auto json = terrace(small({"--op", "read", "--compare", "old.json", "--json"}));
@@ -239,8 +230,7 @@ TEST_F(BenchNvme, AKillLeavesNothingEither) {
 TEST_F(BenchNvme, MemoryIsNoDisk) {
   PrivateMount disk(at("disk"));
   if (!disk.memory(64 << 20)) GTEST_SKIP() << "mounting is not permitted here: " << disk.why();
-  const auto outcome = terrace(small({"--op", "read", "--json"}));
-  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(terrace(small({"--op", "read", "--json"})));
   EXPECT_EQ(1U, outcome.warnings("tmpfs")) << outcome.described;
   EXPECT_EQ("tmpfs", ordered_json::parse(outcome.out).at("machine").at("file_system"));
 }
@@ -249,8 +239,7 @@ TEST_F(BenchNvme, AContainersOverlayIsNamed) {
   for (const auto* const folder : {"lower", "upper", "work"}) fs::create_directory(at(folder));
   PrivateMount disk(at("disk"));
   if (!disk.overlay(at("lower"), at("upper"), at("work"))) GTEST_SKIP() << "no overlay can be mounted here: " << disk.why();
-  const auto outcome = terrace(small({"--op", "read"}));
-  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(terrace(small({"--op", "read"})));
   EXPECT_EQ(1U, outcome.warnings("overlay")) << outcome.described;
   EXPECT_TRUE(fs::is_empty(at("disk")));
 }
@@ -268,9 +257,7 @@ class BenchHost : public Cli {
     auto all = words;
     all.insert(all.begin(), "bench");
     all.insert(all.end(), {"--runs", "3", "--json"});
-    const auto outcome = terrace(all);
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
-    const auto object = ordered_json::parse(outcome.out);
+    const auto object = ordered_json::parse(succeeded(terrace(all)).out);
     EXPECT_EQ((std::vector<std::string>{"machine", "results"}), keys_of(object));
     for (const auto& r : object.at("results")) {
       EXPECT_EQ(wanted, keys_of(r));
@@ -370,12 +357,12 @@ Words with_model(Words words) {
 }
 
 TEST_F(BenchHost, ResidencyReplaysAPlanAsItReplaysItsRecord) {
-  const auto of_plan = terrace(with_model({"bench", "residency", "--json", "--record", "step.trace"}));
-  ASSERT_EQ(0, of_plan.exit) << of_plan.described;
-  const auto planned = ordered_json::parse(of_plan.out).at("results");
-  const auto recorded = terrace({"bench", "residency", "--json", "--trace", "step.trace"});
-  ASSERT_EQ(0, recorded.exit) << recorded.described;
-  EXPECT_EQ(planned, ordered_json::parse(recorded.out).at("results"));
+  const auto planned =
+      ordered_json::parse(succeeded(terrace(with_model({"bench", "residency", "--json", "--record", "step.trace"}))).out)
+          .at("results");
+  EXPECT_EQ(
+      planned,
+      ordered_json::parse(succeeded(terrace({"bench", "residency", "--json", "--trace", "step.trace"})).out).at("results"));
   ASSERT_GE(planned.size(), 2U);
   std::map<std::uint64_t, std::map<std::string, std::uint64_t>> hits;
   for (const auto& r : planned) {
@@ -442,8 +429,8 @@ TEST_F(BenchHost, AStepTakesNoOptionOfARun) {
 
 TEST_F(BenchHost, AllRunsWhatCanRun) {
   fs::create_directory(at("disk"));
-  const auto outcome = terrace(with_model({"bench", "all", "disk", "--quick", "--assumed-costs", "--runs", "3", "--json"}));
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome =
+      succeeded(terrace(with_model({"bench", "all", "disk", "--quick", "--assumed-costs", "--runs", "3", "--json"})));
   std::set<std::string> benches;
   const auto object = ordered_json::parse(outcome.out);
   for (const auto& r : object.at("results")) {

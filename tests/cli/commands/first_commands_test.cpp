@@ -1,8 +1,6 @@
 // The first commands of users, with as few flags as possible: what is chosen for them, and that the choice is printed.
 #include <fmt/format.h>
 
-#include <fstream>
-#include <map>
 #include <regex>
 
 #include <terrace/core/machine/machine.h>
@@ -20,9 +18,7 @@ class FirstCommands : public Cli {
   void SetUp() override {
     ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "280", "--out", "tokenizer.json"}).exit);
     ASSERT_EQ(0, terrace({"tokenize", "corpus.txt", "--tokenizer", "tokenizer.json", "--out", "ids.u16"}).exit);
-    const auto made = train({"--data", "ids.u16", "--vocab", "280", "--tokenizer", "tokenizer.json", "--dtype", "bf16",
-                             "--steps", "1", "--out-dir", "made"});
-    ASSERT_EQ(0, made.exit) << made.described;
+    succeeded(train(flags("--data ids.u16 --vocab 280 --tokenizer tokenizer.json --dtype bf16 --steps 1 --out-dir made")));
     ASSERT_EQ(0, terrace({"ckpt", "export", "made", "model"}).exit);
     std::string lines;
     for (int i = 0; i < 40; ++i)
@@ -66,8 +62,7 @@ TEST_F(FirstCommands, ChooseTheRestAndSayIt) {
   for (const auto& [words, said] : rows)
     for (const bool gpu : {false, true}) {
       for (const auto* const run : {"runs", "cache/terrace/tokens"}) fs::remove_all(at(run));
-      const auto outcome = gpu ? with_gpu(words) : terrace(words);
-      ASSERT_EQ(0, outcome.exit) << outcome.described;
+      const auto outcome = succeeded(gpu ? with_gpu(words) : terrace(words));
       std::size_t at = 0;
       for (const auto& part : said) {
         const auto found = outcome.out.find(part, at);
@@ -88,12 +83,11 @@ TEST_F(FirstCommands, AdaptersGoOnAsTheyAre) {
       0,
       terrace(least + Words{"--lora-rank", "4", "--lora-alpha", "7", "--lora-targets", "q,down", "--out-dir", "tuned"}).exit);
   ASSERT_EQ(0, terrace({"ckpt", "export", "tuned", "adapter"}).exit);
-  const auto chosen = terrace(least + Words{"--init-adapter", "adapter", "--out-dir", "chosen"});
-  ASSERT_EQ(0, chosen.exit) << chosen.described;
+  const auto chosen = succeeded(terrace(least + Words{"--init-adapter", "adapter", "--out-dir", "chosen"}));
   EXPECT_THAT(chosen.out, AllOf(HasSubstr("--lora-rank 4 --lora-alpha 7 (those of --init-adapter)"),
                                 HasSubstr("--lora-targets q,down (those of --init-adapter)")));
-  const auto given = terrace(least + Words{"--init-adapter", "adapter", "--lora-rank", "4", "--lora-alpha", "7",
-                                           "--lora-targets", "q,down", "--out-dir", "given"});
+  const auto given =
+      terrace(least + flags("--init-adapter adapter --lora-rank 4 --lora-alpha 7 --lora-targets q,down --out-dir given"));
   EXPECT_EQ(weights_of(given), weights_of(chosen)) << given.described;
 }
 
@@ -101,23 +95,14 @@ TEST_F(FirstCommands, AdaptersGoOnAsTheyAre) {
 TEST_F(FirstCommands, AreTheSameAsTheirFlags) {
   const Words least{"train", "--model", "model", "--data", "chat.jsonl", "--lora-rank", "4", "--steps", "3", "--assumed-costs"};
   const auto chosen = terrace(least + Words{"--out-dir", "chosen"});
-  const auto given = terrace(least + Words{"--out-dir",      "given",
-                                           "--device",       "cpu",
-                                           "--dtype",        "bf16",
-                                           "--seq-len",      "64",
-                                           "--lr",           "2e-4",
-                                           "--min-lr",       "2e-5",
-                                           "--lora-targets", "q,k,v,o,gate,up,down",
-                                           "--data-format",  "jsonl",
-                                           "--tokenizer",    "model/tokenizer.json",
-                                           "--vocab",        "280",
-                                           "--tiles",        "off"});
+  const auto given = terrace(
+      least + flags("--out-dir given --device cpu --dtype bf16 --seq-len 64 --lr 2e-4 --min-lr 2e-5 --lora-targets "
+                    "q,k,v,o,gate,up,down --data-format jsonl --tokenizer model/tokenizer.json --vocab 280 --tiles off"));
   ASSERT_EQ(0, chosen.exit) << chosen.described;
   ASSERT_EQ(0, given.exit) << given.described;
   EXPECT_EQ(weights_of(given), weights_of(chosen));
   // A given value is not reported as chosen.
-  const auto other = terrace(least + Words{"--out-dir", "other", "--dtype", "fp32", "--seq-len", "60"});
-  ASSERT_EQ(0, other.exit) << other.described;
+  const auto other = succeeded(terrace(least + Words{"--out-dir", "other", "--dtype", "fp32", "--seq-len", "60"}));
   EXPECT_THAT(other.out, AllOf(Not(HasSubstr("--dtype")), Not(HasSubstr("--seq-len")), HasSubstr("--lr 0.0002")));
   // A rate alone is enough, and a file's settings count as given.
   EXPECT_EQ(0, terrace(least + Words{"--out-dir", "slow", "--lr", "1e-6"}).exit);
@@ -128,38 +113,16 @@ TEST_F(FirstCommands, AreTheSameAsTheirFlags) {
 }
 
 TEST_F(FirstCommands, LayersAreCutIntoTilesWhereTheyDoNotFit) {
-  const Words words{"train",
-                    "--data",
-                    "ids.u16",
-                    "--vocab",
-                    "16384",
-                    "--layers",
-                    "2",
-                    "--hidden",
-                    "256",
-                    "--heads",
-                    "4",
-                    "--seq-len",
-                    "64",
-                    "--steps",
-                    "2",
-                    "--assumed-costs",
-                    "--batch-size",
-                    "1",
-                    "--nvme-path",
-                    "disk",
-                    "--host-memory",
-                    "16MiB"};
-  const auto whole = terrace(words + Words{"--out-dir", "whole", "--device-memory", "48MiB"});
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const Words words = flags(
+      "train --data ids.u16 --vocab 16384 --layers 2 --hidden 256 --heads 4 --seq-len 64 --steps 2 --assumed-costs "
+      "--batch-size 1 --nvme-path disk --host-memory 16MiB");
+  const auto whole = succeeded(terrace(words + Words{"--out-dir", "whole", "--device-memory", "48MiB"}));
   EXPECT_THAT(whole.out, Not(HasSubstr("in tiles")));
   const Words little{"--device-memory", "11MiB"};
   expect_refusal(terrace(words + little + Words{"--tiles", "off", "--out-dir", "off"}), 3, {"--device-memory"});
-  const auto tiled = terrace(words + little + Words{"--out-dir", "tiled"});
-  ASSERT_EQ(0, tiled.exit) << tiled.described;
+  const auto tiled = succeeded(terrace(words + little + Words{"--out-dir", "tiled"}));
   EXPECT_THAT(tiled.out, HasSubstr("in tiles (vocabulary"));
-  const auto resumed = terrace({"train", "--resume", "tiled", "--steps", "3"});
-  EXPECT_EQ(0, resumed.exit) << resumed.described;
+  const auto resumed = succeeded(terrace({"train", "--resume", "tiled", "--steps", "3"}));
   EXPECT_THAT(resumed.out, HasSubstr("in tiles (vocabulary"));
 }
 
@@ -167,8 +130,7 @@ TEST_F(FirstCommands, AGpuThatIsNotUsedIsNamed) {
   auto started = launch({"train", "--model", "model", "--data", "ids.u16", "--steps", "1", "--assumed-costs", "--dp", "2"});
   started.environment["LD_LIBRARY_PATH"] = TERRACE_FAKE_CUDA_FOLDER;
   started.environment["TERRACE_MODULE_PATH"] = TERRACE_FAKE_CUDA_FOLDER;
-  const auto one = run(started);
-  ASSERT_EQ(0, one.exit) << one.described;
+  const auto one = succeeded(run(started));
   EXPECT_THAT(one.out, HasSubstr("--device cpu (2 ranks need a GPU each, and there is 1)"));
 }
 
@@ -183,8 +145,7 @@ TEST_F(FirstCommands, ChooseTheirMicroBatchesOnce) {
   const Words least{"train", "--model", "model", "--data", "long.txt", "--seq-len", "16", "--assumed-costs"},
       two{"--steps", "2"};
   const Words tight{"--device-memory", "1.5MiB", "--machine-profile", "slow.json"};
-  const auto chosen = terrace(least + tight + two + Words{"--out-dir", "chosen"});
-  ASSERT_EQ(0, chosen.exit) << chosen.described;
+  const auto chosen = succeeded(terrace(least + tight + two + Words{"--out-dir", "chosen"}));
   std::smatch found;
   ASSERT_TRUE(std::regex_search(chosen.out, found,
                                 std::regex("--batch-size ([0-9]+) --grad-accumulation ([0-9]+) \\([0-9]+ sequences a step, ")))
@@ -195,13 +156,11 @@ TEST_F(FirstCommands, ChooseTheirMicroBatchesOnce) {
   EXPECT_EQ(weights_of(chosen), weights_of(terrace(least + given + two + Words{"--out-dir", "given"})));
   // A resumed run keeps its own values, although the machine's rates differ.
   const auto more =
-      terrace(least + Words{"--device-memory", "1.5MiB", "--steps", "4", "--resume", "auto", "--out-dir", "chosen"});
-  ASSERT_EQ(0, more.exit) << more.described;
+      succeeded(terrace(least + Words{"--device-memory", "1.5MiB", "--steps", "4", "--resume", "auto", "--out-dir", "chosen"}));
   const auto whole = terrace({"train", "--resume", "given", "--steps", "4"});
   EXPECT_EQ(weights_of(whole), weights_of(more)) << whole.described;
   // All ranks use what the first one chooses.
-  const auto ranks = terrace(Words{"launch", "-n", "2", "--"} + least + tight + two + Words{"--out-dir", "ranks"});
-  EXPECT_EQ(0, ranks.exit) << ranks.described;
+  const auto ranks = succeeded(terrace(Words{"launch", "-n", "2", "--"} + least + tight + two + Words{"--out-dir", "ranks"}));
   EXPECT_THAT(ranks.out, HasSubstr("sequences a step, "));
 }
 

@@ -30,8 +30,7 @@ class WithGpu : public Cli {
 };
 
 TEST_F(WithGpu, DoctorSaysWhichThereAre) {
-  const auto outcome = with_gpu({"doctor", "--device", "cuda:0"}, {{"TERRACE_FAKE_GPUS", "2"}});
-  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(with_gpu({"doctor", "--device", "cuda:0"}, {{"TERRACE_FAKE_GPUS", "2"}}));
   EXPECT_THAT(outcome.out, HasSubstr("2 GPUs; cuda:0 Imaginary H0, 3.00 GiB, compute capability 9.1; cuda:1 Imaginary H1"));
 }
 
@@ -42,9 +41,8 @@ TEST_F(WithGpu, TheFirstRunMeasuresTheMachine) {
   settings.erase(settings.find(assumed), assumed.size());
   scratch_.write("measured.toml", settings);
   const auto train = [&](const std::string& run, const std::string& cache) {
-    const auto outcome = with_gpu({"train", "--config", "measured.toml", "--device", "cuda:0", "--out-dir", run},
-                                  {{"XDG_CACHE_HOME", at(cache).string()}});
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    const auto outcome = succeeded(with_gpu({"train", "--config", "measured.toml", "--device", "cuda:0", "--out-dir", run},
+                                            {{"XDG_CACHE_HOME", at(cache).string()}}));
     return outcome;
   };
   const auto first = train("first", "fresh");
@@ -75,9 +73,10 @@ TEST_F(WithGpu, ProductsOf8BitsNeedACapabilityThatHasThem) {
 // 39 TFLOP/s of a usual card, not the quarter of a processor.
 TEST_F(Cli, APlanForAGpuThatIsNotHereIsNoneForTheProcessor) {
   const auto compute_s = [&](const Words& device) {
-    const auto plan = terrace(tiny("plan", Words{"--assumed-costs", "--json", "--device-memory", "1GiB"} + device));
-    EXPECT_EQ(0, plan.exit) << plan.described;
-    return nlohmann::json::parse(plan.out).at("floor_s").get<double>();
+    return nlohmann::json::parse(
+               succeeded(terrace(tiny("plan", Words{"--assumed-costs", "--json", "--device-memory", "1GiB"} + device))).out)
+        .at("floor_s")
+        .get<double>();
   };
   EXPECT_LT(20 * compute_s({"--device", "cuda:0"}), compute_s({"--device", "cpu"}));
 }
@@ -116,8 +115,7 @@ TEST_F(WithGpu, DoctorSaysWhyThereIsNone) {
 TEST_F(WithGpu, AGpuWithoutAModuleIsWarnedOf) {
   std::filesystem::create_directory(at("module"));
   std::ofstream(at("module/terrace_cuda13.so")) << "no module";
-  const auto outcome = with_gpu({"doctor"}, {{"TERRACE_MODULE_PATH", at("module").string()}});
-  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(with_gpu({"doctor"}, {{"TERRACE_MODULE_PATH", at("module").string()}}));
   for (const auto* const part : {"but this build cannot use it", "terrace_cuda13.so", "TERRACE_MODULE_PATH", "nvcc"})
     EXPECT_THAT(outcome.out, HasSubstr(part));
 }
@@ -150,18 +148,15 @@ TEST_F(WithModules, TheDriverDecidesWhichOneRuns) {
   for (const auto& c : cases) {
     SCOPED_TRACE(c.driver);
     const auto modules = folder({c.good}, {c.bad});
-    const auto outcome = doctor(modules, c.driver);
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    const auto outcome = succeeded(doctor(modules, c.driver));
     EXPECT_THAT(outcome.out, HasSubstr(c.used));
-    const auto run = with_gpu(tiny("train", {"--device", "cuda:0", "--out-dir", std::string("run_") + c.driver}),
-                              {{"TERRACE_MODULE_PATH", modules}, {"TERRACE_FAKE_DRIVER_VERSION", c.driver}});
-    EXPECT_EQ(0, run.exit) << run.described;
+    succeeded(with_gpu(tiny("train", {"--device", "cuda:0", "--out-dir", std::string("run_") + c.driver}),
+                       {{"TERRACE_MODULE_PATH", modules}, {"TERRACE_FAKE_DRIVER_VERSION", c.driver}}));
     const auto other = doctor(folder({c.bad}, {c.good}), c.driver);
     EXPECT_EQ(4, other.exit) << "the other one was loaded";
   }
   // A single older module also runs with a newer driver.
-  const auto alone = doctor(folder({"terrace_cuda12.so"}, {}), "13000");
-  EXPECT_EQ(0, alone.exit) << alone.described;
+  const auto alone = succeeded(doctor(folder({"terrace_cuda12.so"}, {}), "13000"));
   EXPECT_THAT(alone.out, HasSubstr("used by terrace_cuda12"));
 }
 
@@ -189,13 +184,12 @@ TEST_F(WithModules, ADriverForNoneIsToldWhichItMustBe) {
 
 // The CPU's math runs as host work of the fake GPU's streams, so the bits equal the CPU device's.
 TEST_F(WithGpu, ATrainingRunEndsWithTheWeightsOfTheCpuDevice) {
-  const auto cpu = train({"--out-dir", "on_cpu"});
-  ASSERT_EQ(0, cpu.exit) << cpu.described;
+  const auto cpu = succeeded(train({"--out-dir", "on_cpu"}));
   for (const auto* const host_memory : {"unlimited", "1MiB"}) {
     std::filesystem::create_directories(at("disk"));
-    const auto gpu = with_gpu(tiny("train", {"--device", "cuda:0", "--out-dir", std::string("on_gpu_") + host_memory,
-                                             "--device-memory", "1MiB", "--host-memory", host_memory, "--nvme-path", "disk"}));
-    ASSERT_EQ(0, gpu.exit) << gpu.described;
+    const auto gpu =
+        succeeded(with_gpu(tiny("train", {"--device", "cuda:0", "--out-dir", std::string("on_gpu_") + host_memory,
+                                          "--device-memory", "1MiB", "--host-memory", host_memory, "--nvme-path", "disk"})));
     EXPECT_EQ(weights_of(cpu), weights_of(gpu)) << gpu.described;
   }
 }
@@ -204,17 +198,13 @@ TEST_F(WithGpu, ATrainingRunEndsWithTheWeightsOfTheCpuDevice) {
 class WithAlgorithms : public WithGpu {
  protected:
   [[nodiscard]] Outcome with_version(int version, const Words& more) const {
-    Words words{"--device", "cuda:0", "--ckpt-interval", "2", "--machine-profile", "profile.json", "--resume", "auto"};
-    words.insert(words.end(), more.begin(), more.end());
-    return with_gpu(tiny("train", words), {{"TERRACE_FAKE_CUBLAS", std::to_string(version)}});
+    return with_gpu(
+        tiny("train", flags("--device cuda:0 --ckpt-interval 2 --machine-profile profile.json --resume auto") + more),
+        {{"TERRACE_FAKE_CUBLAS", std::to_string(version)}});
   }
   // The weights at the end of a run in `out`.
   [[nodiscard]] std::string weights(int version, const std::string& out, const Words& more = {}) const {
-    Words words{"--out-dir", out};
-    words.insert(words.end(), more.begin(), more.end());
-    const auto outcome = with_version(version, words);
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
-    return weights_of(outcome);
+    return weights_of(with_version(version, Words{"--out-dir", out} + more));
   }
   // A profile without algorithms.
   void write_profile() const {
@@ -272,9 +262,8 @@ TEST_F(WithAlgorithms, TheMachineProfileKeepsThemForNewRuns) {
 }
 
 TEST_F(WithAlgorithms, WithoutAProfileNothingIsKept) {
-  const auto outcome =
-      with_gpu(tiny("train", {"--device", "cuda:0"}), {{"TERRACE_FAKE_CUBLAS", "1"}, {"XDG_CACHE_HOME", at("cache").string()}});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  succeeded(with_gpu(tiny("train", {"--device", "cuda:0"}),
+                     {{"TERRACE_FAKE_CUBLAS", "1"}, {"XDG_CACHE_HOME", at("cache").string()}}));
   EXPECT_FALSE(fs::exists(at("cache")));
   EXPECT_TRUE(fs::exists(at("run/algorithms.txt")));
 }
@@ -295,18 +284,15 @@ TEST_F(WithAlgorithms, ADamagedListIsRefused) {
 TEST_F(WithGpu, RanksOnGpusEndWithTheWeightsOfOneRank) {
   const Words settings{"--canonical-reduction", "--recipe", "fp32"};
   const auto train_on = [&](int gpus, const Words& more) {
-    auto words = tiny("train", settings);
-    words.insert(words.end(), more.begin(), more.end());
-    return with_gpu(words, {{"TERRACE_FAKE_GPUS", std::to_string(gpus)}});
+    return with_gpu(tiny("train", settings) + more, {{"TERRACE_FAKE_GPUS", std::to_string(gpus)}});
   };
-  const auto one = train_on(1, {"--device", "cuda:0", "--grad-accumulation", "4", "--out-dir", "one"});
-  ASSERT_EQ(0, one.exit) << one.described;
+  const auto one = succeeded(train_on(1, {"--device", "cuda:0", "--grad-accumulation", "4", "--out-dir", "one"}));
   std::filesystem::create_directories(at("disk"));
   for (const auto* const zero : {"0", "1", "2", "3"}) {
     const auto run = std::string("zero") + zero;
-    const auto many = train_on(3, {"--device", "cuda:1", "--dp", "2", "--grad-accumulation", "2", "--zero", zero, "--out-dir",
-                                   run, "--device-memory", "1MiB", "--host-memory", "2MiB", "--nvme-path", "disk"});
-    ASSERT_EQ(0, many.exit) << many.described;
+    const auto many =
+        succeeded(train_on(3, {"--device", "cuda:1", "--dp", "2", "--grad-accumulation", "2", "--zero", zero, "--out-dir", run,
+                               "--device-memory", "1MiB", "--host-memory", "2MiB", "--nvme-path", "disk"}));
     EXPECT_EQ(weights_of(one), weights_of(many)) << run;
     EXPECT_EQ(steps("one"), steps(run)) << run;
   }
@@ -317,10 +303,9 @@ TEST_F(WithGpu, RanksOnGpusEndWithTheWeightsOfOneRank) {
 // The fake NCCL adds parts of sums, and special kernels add parts of a vocabulary.
 TEST_F(WithGpu, TensorRanksOnGpusTrainWhatOneRankTrains) {
   const auto train_on = [&](const std::string& run, const Words& more) {
-    const auto outcome = with_gpu(
+    const auto outcome = succeeded(with_gpu(
         tiny("train", Words{"--recipe", "fp32", "--heads", "4", "--device", "cuda:0", "--steps", "2", "--out-dir", run} + more),
-        {{"TERRACE_FAKE_GPUS", "2"}});
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+        {{"TERRACE_FAKE_GPUS", "2"}}));
     return outcome;
   };
   train_on("one", {});
@@ -337,15 +322,13 @@ TEST_F(WithGpu, RanksOnGpusSendInFewerBitsAsRanksOnTheHostDo) {
                                 {"--compress-gradients", "int8", "--compress-weights", "int8"}};
   for (const auto& way : ways) {
     const auto train_on = [&](const char* device, const std::string& run) {
-      auto words = tiny("train", {"--recipe", "bf16", "--dp", "2", "--zero", "3", "--grad-accumulation", "2", "--device",
-                                  device, "--out-dir", run});
-      words.insert(words.end(), way.begin(), way.end());
-      return with_gpu(words, {{"TERRACE_FAKE_GPUS", "2"}});
+      return with_gpu(tiny("train", {"--recipe", "bf16", "--dp", "2", "--zero", "3", "--grad-accumulation", "2", "--device",
+                                     device, "--out-dir", run}) +
+                          way,
+                      {{"TERRACE_FAKE_GPUS", "2"}});
     };
     const auto name = way[1];
-    const auto host = train_on("cpu", name + "-host"), gpus = train_on("cuda:0", name + "-gpus");
-    ASSERT_EQ(0, host.exit) << host.described;
-    ASSERT_EQ(0, gpus.exit) << gpus.described;
+    const auto host = succeeded(train_on("cpu", name + "-host")), gpus = succeeded(train_on("cuda:0", name + "-gpus"));
     EXPECT_EQ(weights_of(host), weights_of(gpus)) << name;
     EXPECT_EQ(steps(name + "-host"), steps(name + "-gpus")) << name;
   }
@@ -353,10 +336,9 @@ TEST_F(WithGpu, RanksOnGpusSendInFewerBitsAsRanksOnTheHostDo) {
 
 TEST_F(WithGpu, BenchPcieMeasuresEveryWayOverTheLink) {
   std::filesystem::create_directory(at("disk"));
-  const auto outcome =
-      with_gpu({"bench", "pcie", "--size", "1MiB", "--runs", "3", "--disk", "disk", "--disk-size", "9MiB", "--json"});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
-  const auto object = nlohmann::json::parse(outcome.out);
+  const auto object = nlohmann::json::parse(
+      succeeded(with_gpu({"bench", "pcie", "--size", "1MiB", "--runs", "3", "--disk", "disk", "--disk-size", "9MiB", "--json"}))
+          .out);
   EXPECT_EQ("Imaginary H0", object.at("machine").at("gpu"));
   std::map<std::string, int> figures;  // "upload pinned 65536" → how many
   for (const auto& r : object.at("results")) {
@@ -405,10 +387,10 @@ TEST_F(WithGpu, BenchPcieMeasuresEveryWayOverTheLink) {
 
 // Rows of the one GPU, and of all of them at once.
 TEST_F(WithGpu, BenchPcieMeasuresAllGpusAtOnce) {
-  const auto outcome =
-      with_gpu({"bench", "pcie", "--gpu", "1", "--size", "64KiB", "--runs", "3", "--json"}, {{"TERRACE_FAKE_GPUS", "2"}});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
-  const auto object = nlohmann::json::parse(outcome.out);
+  const auto object =
+      nlohmann::json::parse(succeeded(with_gpu({"bench", "pcie", "--gpu", "1", "--size", "64KiB", "--runs", "3", "--json"},
+                                               {{"TERRACE_FAKE_GPUS", "2"}}))
+                                .out);
   EXPECT_EQ("Imaginary H1", object.at("machine").at("gpu"));
   std::set<std::string> found;
   for (const auto& r : object.at("results"))

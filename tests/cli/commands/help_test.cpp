@@ -7,7 +7,6 @@
 #include <map>
 #include <regex>
 #include <sstream>
-#include <thread>
 
 #include <terrace/tests/cli/cli_test.h>
 
@@ -71,8 +70,7 @@ class Help : public Cli {
     return all;
   }
   [[nodiscard]] std::string answer(const Words& words) const {
-    const auto outcome = terrace(words);
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    const auto outcome = succeeded(terrace(words));
     EXPECT_EQ("", outcome.err) << outcome.described;
     return outcome.out;
   }
@@ -247,8 +245,7 @@ TEST_F(Help, ExamplesUseFlagsThatExist) {
 
 TEST_F(Help, BashCompletes) {
   if (on_path("bash").empty()) GTEST_SKIP() << "there is no bash";
-  const auto checked = tool(on_path("bash"), {"-n", written("checked.bash", {"completions", "bash"})});
-  EXPECT_EQ(0, checked.exit) << checked.described;
+  succeeded(tool(on_path("bash"), {"-n", written("checked.bash", {"completions", "bash"})}));
   std::filesystem::create_directory(at("a run"));
   using testing::ElementsAre;
   EXPECT_THAT(proposed({"tr"}), ElementsAre("train", "train-tokenizer"));
@@ -279,16 +276,14 @@ TEST_F(Help, BashCompletes) {
 
 TEST_F(Help, ZshReadsItsScript) {
   if (on_path("zsh").empty()) GTEST_SKIP() << "there is no zsh";
-  const auto checked = tool(on_path("zsh"), {"-n", written("_terrace", {"completions", "zsh"})});
-  EXPECT_EQ(0, checked.exit) << checked.described;
+  const auto checked = succeeded(tool(on_path("zsh"), {"-n", written("_terrace", {"completions", "zsh"})}));
   EXPECT_EQ("", checked.err);
 }
 
 TEST_F(Help, FishCompletes) {
   if (on_path("fish").empty()) GTEST_SKIP() << "there is no fish";
   const auto script = written("terrace.fish", {"completions", "fish"});
-  const auto checked = tool(on_path("fish"), {"--no-execute", script});
-  EXPECT_EQ(0, checked.exit) << checked.described;
+  succeeded(tool(on_path("fish"), {"--no-execute", script}));
   const auto fish = [&](const std::string& line) {
     return tool(on_path("fish"), {"--no-config", "-c", "source " + script + "; complete -C '" + line + "'"}).out;
   };
@@ -320,8 +315,7 @@ TEST_F(Help, TheManualPageIsComplete) {
   }
   if (on_path("groff").empty()) GTEST_SKIP() << "there is no groff";
   scratch_.write("terrace.1", page);
-  const auto set = tool(on_path("groff"), {"-man", "-Tutf8", "-ww", at("terrace.1").string()});
-  EXPECT_EQ(0, set.exit) << set.described;
+  const auto set = succeeded(tool(on_path("groff"), {"-man", "-Tutf8", "-ww", at("terrace.1").string()}));
   EXPECT_EQ("", set.err);
   EXPECT_THAT(set.out, HasSubstr("SETTINGS"));
 }

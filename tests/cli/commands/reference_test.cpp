@@ -17,8 +17,7 @@ class Reference : public Cli, public testing::WithParamInterface<const char*> {}
 
 TEST_P(Reference, ThePageIsAsTheProgramWritesIt) {
   const std::string name = GetParam();
-  const auto outcome = terrace({"man", name});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(terrace({"man", name}));
   const auto file = TERRACE_REFERENCE "/" + name + ".md";
   const auto committed = lines_of(std::ifstream(file)), written = lines_of(std::istringstream(outcome.out));
   const auto [old, now] = std::ranges::mismatch(committed, written);

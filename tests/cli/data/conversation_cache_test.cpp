@@ -58,12 +58,10 @@ class ConversationCache : public Cli {
 };
 
 TEST_F(ConversationCache, ASecondStartTellsAndTrainsTheSameAndMakesNothing) {
-  const auto first = learn("first");
-  ASSERT_EQ(0, first.exit) << first.described;
+  const auto first = succeeded(learn("first"));
   const auto made = kept();
   ASSERT_EQ(1U, made.size());
-  const auto second = learn("second");
-  ASSERT_EQ(0, second.exit) << second.described;
+  const auto second = succeeded(learn("second"));
   EXPECT_EQ(weights_of(first), weights_of(second));
   EXPECT_EQ(told(first), told(second));
   EXPECT_THAT(second.out + second.err, HasSubstr("39 conversations: "));
@@ -79,9 +77,7 @@ TEST_F(ConversationCache, ASecondStartDoesNotReadTheLines) {
   const auto first = learn("first");
   const auto of_first = kept().begin()->first;
   scratch_.write("chat.jsonl", lines("another"));
-  const auto other = learn("other");
-  ASSERT_EQ(0, other.exit) << other.described;
-  ASSERT_NE(weights_of(first), weights_of(other));
+  ASSERT_NE(weights_of(first), weights_of(learn("other")));
   ASSERT_EQ(2U, kept().size());
   const auto of_other = kept().begin()->first == of_first ? kept().rbegin()->first : kept().begin()->first;
   write(of_other, read(of_first));
@@ -89,8 +85,7 @@ TEST_F(ConversationCache, ASecondStartDoesNotReadTheLines) {
 }
 
 TEST_F(ConversationCache, WhatIsCutOrDamagedIsMadeAnew) {
-  const auto first = learn("first");
-  ASSERT_EQ(0, first.exit) << first.described;
+  const auto first = succeeded(learn("first"));
   const auto name = kept().begin()->first;
   const auto whole = read(name);
   std::vector<std::string> others{"", whole.substr(0, whole.size() / 2), whole.substr(0, whole.size() - 1), whole + "x"};
@@ -101,8 +96,7 @@ TEST_F(ConversationCache, WhatIsCutOrDamagedIsMadeAnew) {
   }
   for (std::size_t i = 0; i < others.size(); ++i) {
     write(name, others[i]);
-    const auto again = learn("again", {"--steps", "1"});
-    ASSERT_EQ(0, again.exit) << again.described;
+    const auto again = succeeded(learn("again", {"--steps", "1"}));
     EXPECT_EQ(1U, again.warnings("the tokens of chat.jsonl that are kept in")) << i << again.described;
     EXPECT_TRUE(whole == read(name)) << i;
     fs::remove_all(at("again"));
@@ -113,8 +107,7 @@ TEST_F(ConversationCache, WhatIsCutOrDamagedIsMadeAnew) {
 TEST_F(ConversationCache, OtherDataTokenizersTemplatesAndSettingsAreOtherTokens) {
   std::size_t made = 0;
   const auto expect_new = [&](const std::string& what, const Words& more = {}) {
-    const auto outcome = learn("run" + std::to_string(made), more);
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    succeeded(learn("run" + std::to_string(made), more));
     EXPECT_EQ(++made, kept().size()) << what;
     EXPECT_EQ(0, learn("again" + std::to_string(made), more).exit);
     EXPECT_EQ(made, kept().size()) << what << " is kept";
@@ -160,8 +153,7 @@ TEST_F(ConversationCache, IsMadeOnceForAllThatBeginTogether) {
       }
     return count;
   };
-  const auto one = learn("one");
-  ASSERT_EQ(0, one.exit) << one.described;
+  succeeded(learn("one"));
   EXPECT_EQ(1, times_made());
   EXPECT_EQ(0, learn("one more").exit);
   EXPECT_EQ(0, times_made());
@@ -172,8 +164,7 @@ TEST_F(ConversationCache, IsMadeOnceForAllThatBeginTogether) {
   EXPECT_EQ(1, times_made());
 #ifdef TERRACE_MPIRUN
   scratch_.write("chat.jsonl", text + lines("more"));
-  const auto ranks = terrace(Words{"launch", "-n", "2", "--mpirun", TERRACE_MPIRUN, "--"} + words("ranks"));
-  ASSERT_EQ(0, ranks.exit) << ranks.described;
+  succeeded(terrace(Words{"launch", "-n", "2", "--mpirun", TERRACE_MPIRUN, "--"} + words("ranks")));
   EXPECT_EQ(1, times_made());
 #endif
   scratch_.write("chat.jsonl", text + lines("much more"));
@@ -203,9 +194,7 @@ TEST_F(ConversationCache, ARunGoesOnWithItsDataOnly) {
                  {"has changed since it began: ", "chat.jsonl has other bytes"});
   scratch_.write("chat.jsonl", text);
   fs::remove_all(folder());
-  const auto rest = terrace({"train", "--resume", "run", "--steps", "4"});
-  EXPECT_EQ(0, rest.exit) << rest.described;
-  EXPECT_EQ(weights_of(whole), weights_of(rest));
+  EXPECT_EQ(weights_of(whole), weights_of(terrace({"train", "--resume", "run", "--steps", "4"})));
 }
 
 }  // namespace

@@ -14,8 +14,7 @@ class Conversations : public Ranks {
  protected:
   Conversations() {
     scratch_.write("text.txt", "what is a tier and what is a chunk\nuser assistant answer\n");
-    const auto made = terrace({"train-tokenizer", "text.txt", "--vocab", "280", "--out", "tokenizer.json"});
-    EXPECT_EQ(0, made.exit) << made.described;
+    succeeded(terrace({"train-tokenizer", "text.txt", "--vocab", "280", "--out", "tokenizer.json"}));
     std::string lines;
     for (int i = 0; i < kLines; ++i)
       lines += R"({"instruction":"what is )" + std::to_string(i) + R"(","output":")" + std::string(1 + i % 5, 'a') + "\"}\n";
@@ -41,8 +40,7 @@ TEST_F(Conversations, TheLossDoesNotDependOnHowTheBatchIsCutOrPacked) {
                                   {"rows", {"--batch-size", "1", "--grad-accumulation", "8"}},
                                   {"packed", {"--seq-len", "520", "--batch-size", "1", "--grad-accumulation", "1"}},
                                   {"ranks", {"--batch-size", "2", "--grad-accumulation", "2", "--dp", "2", "--zero", "2"}}}) {
-    const auto trained = learn(run, more);
-    ASSERT_EQ(0, trained.exit) << trained.described;
+    const auto trained = succeeded(learn(run, more));
     const auto sequences = run == "packed" ? "1 sequences to train on" : "8 sequences to train on";
     EXPECT_THAT(trained.err + trained.out, HasSubstr(sequences));
     const auto one = steps("whole"), other = steps(run);
@@ -55,15 +53,12 @@ TEST_F(Conversations, TheLossDoesNotDependOnHowTheBatchIsCutOrPacked) {
 }
 
 TEST_F(Conversations, ARunGoesOnExactlyAndGenerates) {
-  const auto whole = learn("whole", {"--batch-size", "2", "--steps", "6"});
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto whole = succeeded(learn("whole", {"--batch-size", "2", "--steps", "6"}));
   ASSERT_EQ(0, learn("run", {"--batch-size", "2", "--steps", "4"}).exit);
-  const auto next = learn("run", {"--batch-size", "2", "--steps", "6", "--resume", "auto", "--verify-resident"});
-  ASSERT_EQ(0, next.exit) << next.described;
+  const auto next = succeeded(learn("run", {"--batch-size", "2", "--steps", "6", "--resume", "auto", "--verify-resident"}));
   EXPECT_EQ(weights_of(whole), weights_of(next));
 
-  const auto made = terrace({"train-tokenizer", "text.txt", "--vocab", "270", "--out", "tokenizer.json"});
-  ASSERT_EQ(0, made.exit) << made.described;
+  succeeded(terrace({"train-tokenizer", "text.txt", "--vocab", "270", "--out", "tokenizer.json"}));
   expect_refusal(learn("run", {"--batch-size", "2", "--steps", "7", "--resume", "auto"}), 2, {"tokenizer", "checksum"});
 }
 
@@ -72,10 +67,8 @@ TEST_F(Conversations, AreHeldOnStandardInputAndOutput) {
   const auto chat = [&](const std::string& said, const Words& more) {
     return with_input(launch(Words{"chat", "run", "--temperature", "3", "--json"} + more), said);
   };
-  const auto one = run(chat("hello\n", {"--max-tokens", "9"}));
-  ASSERT_EQ(0, one.exit) << one.described;
-  const auto two = run(chat("hello\r\n \nmore", {"--max-tokens", "9"}));
-  ASSERT_EQ(0, two.exit) << two.described;
+  const auto one = succeeded(run(chat("hello\n", {"--max-tokens", "9"})));
+  const auto two = succeeded(run(chat("hello\r\n \nmore", {"--max-tokens", "9"})));
   ASSERT_EQ(2U, two.lines().size()) << two.described;
   EXPECT_EQ(one.lines().at(0), two.lines().at(0));
   EXPECT_NE(one.out, run(chat("hello\n", {"--max-tokens", "9", "--system", "a tier"})).out);
@@ -84,14 +77,12 @@ TEST_F(Conversations, AreHeldOnStandardInputAndOutput) {
   Child child(chat("a\nb\nc\nd\ne\nf\n", {"--max-tokens", "100", "--stop-token", "none"}));
   child.read_lines(1);
   child.send(SIGINT);
-  const auto all = child.wait();
-  ASSERT_EQ(0, all.exit) << all.described;
+  const auto all = succeeded(child.wait());
   ASSERT_EQ(6U, all.lines().size()) << all.described;
   EXPECT_THAT(all.out, HasSubstr("interrupted"));
   EXPECT_THAT(all.lines().at(0), HasSubstr("max tokens"));
 
-  const auto longer = run(chat(std::string(2000, 'x') + "\n" + "hello\n", {"--max-tokens", "9"}));
-  ASSERT_EQ(0, longer.exit) << longer.described;
+  const auto longer = succeeded(run(chat(std::string(2000, 'x') + "\n" + "hello\n", {"--max-tokens", "9"})));
   EXPECT_THAT(longer.err, HasSubstr("1024 positions"));
   EXPECT_EQ(one.out, longer.out);
   const auto forgets = run(chat(std::string(700, 'x') + "\n" + std::string(700, 'y') + "\n", {"--max-tokens", "1"}));
@@ -121,16 +112,13 @@ TEST_F(Conversations, ARunKeepsItsTokenizer) {
     EXPECT_EQ(tokenizer, scratch_.read(run + "/tokenizer/tokenizer.json"));
     ASSERT_EQ(0, terrace({"ckpt", "copy", run, run + "-copy"}).exit);
     fs::remove_all(at(run));
-    const auto said = terrace({"generate", run + "-copy", "--prompt", "what", "--max-tokens", "3"});
-    EXPECT_EQ(0, said.exit) << said.described;
-    const auto done = terrace({"ckpt", "export", run + "-copy", run + "-dir"});
-    ASSERT_EQ(0, done.exit) << done.described;
+    succeeded(terrace({"generate", run + "-copy", "--prompt", "what", "--max-tokens", "3"}));
+    succeeded(terrace({"ckpt", "export", run + "-copy", run + "-dir"}));
     EXPECT_EQ(tokenizer, scratch_.read(run + "-dir/tokenizer.json"));
     EXPECT_TRUE(fs::exists(at(run + "-dir/tokenizer_config.json")));
     // Conversations use the tokenizer in the model's directory.
-    const auto next = train({"--model", run + "-dir", "--data", "chat.jsonl", "--data-format", "jsonl", "--eval-batches", "1",
-                             "--eval-first", "--steps", "1", "--seq-len", "64", "--out-dir", run + "-next"});
-    EXPECT_EQ(0, next.exit) << next.described;
+    succeeded(train({"--model", run + "-dir", "--data", "chat.jsonl", "--data-format", "jsonl", "--eval-batches", "1",
+                     "--eval-first", "--steps", "1", "--seq-len", "64", "--out-dir", run + "-next"}));
   }
   expect_refusal(terrace({"generate", "older", "--prompt", "what"}), 2, {"without a --tokenizer", "give the --tokenizer"});
   // A run of an older version has no copy and no checksums of it; the tokenizer is then read from the path in the flags.
@@ -139,8 +127,7 @@ TEST_F(Conversations, ARunKeepsItsTokenizer) {
   auto run_file = json_in("conversations-next/run.json");
   run_file.erase("tokenizer");
   scratch_.write("conversations-next/run.json", run_file.dump());
-  const auto old = terrace({"generate", "conversations-next", "--prompt", "what", "--max-tokens", "3"});
-  EXPECT_EQ(0, old.exit) << old.described;
+  succeeded(terrace({"generate", "conversations-next", "--prompt", "what", "--max-tokens", "3"}));
 }
 
 // A model directory with Llama 3's template: the run equals one with texts written by hand, and so do the answers.
@@ -154,9 +141,7 @@ TEST_F(Conversations, AreWrittenByTheModelsTemplate) {
   for (const auto* const special : {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"})
     words = words + Words{"--special", special};
   ASSERT_EQ(0, terrace(words).exit);
-  ASSERT_EQ(0, train({"--data-format", "bytes", "--vocab", "280", "--dtype", "fp64", "--seq-len", "160", "--steps", "1",
-                      "--out-dir", "base"})
-                   .exit);
+  ASSERT_EQ(0, train(flags("--data-format bytes --vocab 280 --dtype fp64 --seq-len 160 --steps 1 --out-dir base")).exit);
   ASSERT_EQ(0, terrace({"ckpt", "export", "base", "dir"}).exit);
   std::filesystem::copy_file(at("llama.json"), at("dir/tokenizer.json"));
   scratch_.write("dir/tokenizer_config.json", R"({"bos_token": "<|begin_of_text|>", "eos_token": {"content": "<|eot_id|>"}})");
@@ -177,29 +162,24 @@ TEST_F(Conversations, AreWrittenByTheModelsTemplate) {
                        "--steps", "3", "--eval-batches", "1", "--out-dir", run} +
                  more);
   };
-  const auto by_template = tuned("run", "chat.jsonl", {});
-  ASSERT_EQ(0, by_template.exit) << by_template.described;
+  const auto by_template = succeeded(tuned("run", "chat.jsonl", {}));
   EXPECT_EQ(0U, by_template.warnings("chat template"));
-  const auto by_hand = tuned("by-hand", "spelled.jsonl", {});
-  ASSERT_EQ(0, by_hand.exit) << by_hand.described;
+  const auto by_hand = succeeded(tuned("by-hand", "spelled.jsonl", {}));
   EXPECT_EQ(steps("by-hand"), steps("run"));
   EXPECT_EQ(weights_of(by_hand), weights_of(by_template));
 
   const auto said =
-      run(with_input(launch({"chat", "run", "--temperature", "0", "--max-tokens", "9", "--json"}), "what is 7\n"));
-  ASSERT_EQ(0, said.exit) << said.described;
-  const auto continued =
-      terrace({"generate", "run", "--prompt", prompt("what is 7"), "--temperature", "0", "--max-tokens", "9", "--json"});
-  ASSERT_EQ(0, continued.exit) << continued.described;
-  EXPECT_EQ(nlohmann::json::parse(continued.out)["text"],
+      succeeded(run(with_input(launch({"chat", "run", "--temperature", "0", "--max-tokens", "9", "--json"}), "what is 7\n")));
+  EXPECT_EQ(nlohmann::json::parse(succeeded(terrace({"generate", "run", "--prompt", prompt("what is 7"), "--temperature", "0",
+                                                     "--max-tokens", "9", "--json"}))
+                                      .out)["text"],
             prompt("what is 7") + nlohmann::json::parse(said.out)["answer"].get<std::string>());
 
   scratch_.write("dir/chat_template.jinja", "{{ strftime_now('%Y') }}" + std::string(kTemplate));
   expect_refusal(tuned("run", "chat.jsonl", {"--steps", "4", "--resume", "auto"}), 2, {"chat template"});
   expect_refusal(tuned("none", "chat.jsonl", {}), 2,
                  {"chat_template.jinja, line 1", "the same text each day", "--template-date"});
-  const auto dated = tuned("dated", "chat.jsonl", {"--template-date", "2026-11-26"});
-  EXPECT_EQ(0, dated.exit) << dated.described;
+  succeeded(tuned("dated", "chat.jsonl", {"--template-date", "2026-11-26"}));
   expect_refusal(tuned("none", "chat.jsonl", {"--template-date", "2026-02-31"}), 2, {"--template-date", "is no day"});
   scratch_.write("dir/chat_template.jinja", "\n{% include 'x' %}");
   expect_refusal(tuned("none", "chat.jsonl", {}), 2,
@@ -216,9 +196,8 @@ TEST_F(Conversations, AStepWithoutTargetsSaysSoAndChangesNothing) {
   std::string lines;
   for (int i = 0; i < 12; ++i) lines += asked(i == 5 ? "short" : std::string(200, 'q') + std::to_string(i));
   scratch_.write("chat.jsonl", lines);
-  const auto run = learn("run", {"--batch-size", "1", "--grad-accumulation", "1", "--steps", "22", "--eval-first",
-                                 "--ckpt-interval", "3", "--verify-resident"});
-  ASSERT_EQ(0, run.exit) << run.described;
+  const auto run = succeeded(
+      learn("run", flags("--batch-size 1 --grad-accumulation 1 --steps 22 --eval-first --ckpt-interval 3 --verify-resident")));
   EXPECT_EQ(
       1U, run.warnings("--seq-len 64 cuts off 92 % of the tokens of the answers in chat.jsonl, and leaves nothing to learn of "
                        "11 of 12 conversations; raise --seq-len"));
@@ -237,8 +216,7 @@ TEST_F(Conversations, AStepWithoutTargetsSaysSoAndChangesNothing) {
   EXPECT_THAT(scratch_.read("run/report.html"), HasSubstr("Warning: --seq-len 64 cuts off"));
   // The result equals a run of only the two steps with targets.
   scratch_.write("chat.jsonl", asked("short"));
-  const auto alone = learn("alone", {"--batch-size", "1", "--grad-accumulation", "1", "--steps", "2"});
-  ASSERT_EQ(0, alone.exit) << alone.described;
+  const auto alone = succeeded(learn("alone", {"--batch-size", "1", "--grad-accumulation", "1", "--steps", "2"}));
   EXPECT_THAT(alone.out + alone.err, HasSubstr("1 conversations: 1 sequences to train on, 0 held out"));
   std::vector<double> losses;
   for (const auto& m : metrics("run"))
@@ -247,9 +225,8 @@ TEST_F(Conversations, AStepWithoutTargetsSaysSoAndChangesNothing) {
   EXPECT_EQ(losses[0], metrics("alone").at(0).at("loss").get<double>());
 
   scratch_.write("chat.jsonl", lines);
-  const auto plan = terrace(tiny("plan", {"--data", "chat.jsonl", "--data-format", "jsonl", "--tokenizer", "tokenizer.json",
-                                          "--vocab", "280", "--seq-len", "64"}));
-  EXPECT_EQ(0, plan.exit) << plan.described;
+  const auto plan = succeeded(terrace(
+      tiny("plan", flags("--data chat.jsonl --data-format jsonl --tokenizer tokenizer.json --vocab 280 --seq-len 64"))));
   EXPECT_EQ(1U, plan.warnings("cuts off 92 %"));
 }
 

@@ -15,8 +15,7 @@ class DocumentsProgram : public Ranks {
 };
 
 TEST_F(DocumentsProgram, EveryMeshTrainsWhatOneRankTrains) {
-  const auto one = train(cut("one", {}));
-  ASSERT_EQ(0, one.exit) << one.described;
+  const auto one = succeeded(train(cut("one", {})));
   for (const auto& [run, more] :
        {std::pair<std::string, Words>{"disk", {"--nvme-path", ".", "--device-memory", "2MiB", "--host-memory", "8MB"}},
         {"dp2", {"--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
@@ -26,28 +25,22 @@ TEST_F(DocumentsProgram, EveryMeshTrainsWhatOneRankTrains) {
         {"cp2-dp2", {"--cp", "2", "--dp", "2", "--zero", "2", "--grad-accumulation", "2"}},
         {"ring4", {"--cp", "4", "--cp-mode", "ring", "--zero", "1"}},
         {"both4", {"--cp", "4", "--cp-mode", "both"}}}) {
-    const auto many = train(cut(run, more));
-    ASSERT_EQ(0, many.exit) << many.described;
+    const auto many = succeeded(train(cut(run, more)));
     expect_near("one", run);
     if (run == "disk") {
       EXPECT_EQ(weights_of(one), weights_of(many));
     }
   }
 #ifdef TERRACE_MPIRUN
-  auto apart = launch(Words{"launch", "-n", "2", "--mpirun", TERRACE_MPIRUN, "--"} +
-                      tiny("train", cut("processes", {"--dp", "2", "--grad-accumulation", "2"})));
-  apart.environment["ASAN_OPTIONS"] = "detect_leaks=0";
-  const auto processes = run(apart);
-  ASSERT_EQ(0, processes.exit) << processes.described;
+  succeeded(run(apart(2, tiny("train", cut("processes", {"--dp", "2", "--grad-accumulation", "2"})))));
   expect_near("one", "processes");
 #endif
 }
 
 TEST_F(DocumentsProgram, TheBatchMayBeCutInAnyWay) {
   for (const auto& [run, rows, micro_batches] : {std::tuple{"whole", "8", "1"}, {"halves", "4", "2"}, {"rows", "1", "8"}}) {
-    const auto trained = train({"--document-separator", "46", "--dtype", "fp64", "--batch-size", rows, "--grad-accumulation",
-                                micro_batches, "--eval-batches", micro_batches, "--out-dir", run});
-    ASSERT_EQ(0, trained.exit) << trained.described;
+    succeeded(train({"--document-separator", "46", "--dtype", "fp64", "--batch-size", rows, "--grad-accumulation",
+                     micro_batches, "--eval-batches", micro_batches, "--out-dir", run}));
     expect_near("whole", run, 1e-11);
   }
   // Without documents the loss is different.
@@ -60,9 +53,7 @@ TEST_F(DocumentsProgram, ARunGoesOnWithItsSeparatorAndGenerates) {
   ASSERT_EQ(0, train(cut("run", {"--steps", "2"})).exit);
   expect_refusal(train(cut("run", {"--steps", "3", "--resume", "auto", "--document-separator", "32"})), 2,
                  {"document-separator: 46", "32"});
-  const auto next = train(cut("run", {"--steps", "3", "--resume", "auto", "--verify-resident"}));
-  ASSERT_EQ(0, next.exit) << next.described;
-  EXPECT_EQ(weights_of(whole), weights_of(next));
+  EXPECT_EQ(weights_of(whole), weights_of(train(cut("run", {"--steps", "3", "--resume", "auto", "--verify-resident"}))));
   EXPECT_EQ(0, terrace({"generate", "run", "--prompt", "the ", "--max-tokens", "5"}).exit);
   expect_refusal(train(cut("none", {"--document-separator", "256"})), 2,
                  {"--document-separator 256 with --vocab 256", "at most 255"});

@@ -9,16 +9,15 @@ class EvalData : public Cli {
   void SetUp() override { scratch_.write("other.txt", EnglishText(kCorpusSeed + 1).of(kCorpusBytes / 10)); }
   [[nodiscard]] double held_out(const std::string& run) const { return json_in(run + "/result.json").at("eval_loss"); }
   [[nodiscard]] double evaluated(const Words& words) const {
-    const auto outcome = terrace(Words{"eval"} + words + Words{"--json"});
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    const auto outcome = succeeded(terrace(Words{"eval"} + words + Words{"--json"}));
     return outcome.exit == 0 ? nlohmann::json::parse(outcome.out).at(0).at("loss").get<double>() : -1;
   }
 };
 
 TEST_F(EvalData, IsEvaluatedAndAllOfTheDataIsTrainedOn) {
   const auto without = train({"--eval-batches", "0", "--out-dir", "without"});
-  const auto outcome = train({"--eval-data", "other.txt", "--eval-interval", "2", "--eval-first", "--eval-batches", "3"});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome =
+      succeeded(train({"--eval-data", "other.txt", "--eval-interval", "2", "--eval-first", "--eval-batches", "3"}));
   EXPECT_EQ(weights_of(without), weights_of(outcome));
   EXPECT_THAT(outcome.out, HasSubstr("evaluations read 6 of the 31 sequences of other.txt\n"));
   EXPECT_EQ(evaluated({"run", "--data", "other.txt", "--sequences", "6", "--batch-size", "2"}), held_out("run"));
@@ -30,8 +29,7 @@ TEST_F(EvalData, IsEvaluatedAndAllOfTheDataIsTrainedOn) {
 TEST_F(EvalData, MayBeGivenToARunThatHeldOutAPart) {
   const auto whole = train({"--steps", "6", "--out-dir", "whole"});
   ASSERT_EQ(0, train({}).exit);
-  const auto rest = terrace({"train", "--resume", "run", "--steps", "6", "--eval-data", "other.txt"});
-  ASSERT_EQ(0, rest.exit) << rest.described;
+  const auto rest = succeeded(terrace({"train", "--resume", "run", "--steps", "6", "--eval-data", "other.txt"}));
   EXPECT_EQ(weights_of(whole), weights_of(rest)) << "it trains on what it trained on";
   EXPECT_NE(held_out("whole"), held_out("run"));
   // In the other direction: nothing was held out.
@@ -43,8 +41,7 @@ TEST_F(EvalData, MayBeGivenToARunThatHeldOutAPart) {
 TEST_F(EvalData, IsTheSameOnRanksAndOfSources) {
   const Words more{"--eval-data", "3", "other.txt", "1", "corpus.txt", "--eval-batches", "2", "--canonical-reduction"};
   ASSERT_EQ(0, train(more + Words{"--grad-accumulation", "2", "--out-dir", "one"}).exit);
-  const auto two = train(more + Words{"--dp", "2", "--out-dir", "two"});
-  ASSERT_EQ(0, two.exit) << two.described;
+  succeeded(train(more + Words{"--dp", "2", "--out-dir", "two"}));
   EXPECT_EQ(json_in("one/result.json").at("held_out"), json_in("two/result.json").at("held_out"));
   EXPECT_TRUE(json_in("two/result.json").at("held_out").contains("other.txt"));
   EXPECT_EQ(held_out("one"), held_out("two"));

@@ -18,8 +18,7 @@ class FoundData : public Cli {
   // Checks the detected format in the run's configuration, and that the run equals one with the format given.
   void expect_found(const std::string& format, const std::string& said, const Words& words) {
     const auto run = "found " + format;
-    const auto found = train(words + Words{"--out-dir", run});
-    ASSERT_EQ(0, found.exit) << found.described;
+    const auto found = succeeded(train(words + Words{"--out-dir", run}));
     EXPECT_THAT(found.out, HasSubstr(said)) << found.described;
     EXPECT_THAT(scratch_.read(run + "/config.toml"), HasSubstr("data-format = \"" + format + "\""));
     const auto given = train(words + Words{"--out-dir", "given " + format, "--data-format", format});
@@ -34,8 +33,7 @@ TEST_F(FoundData, IsWhatTheFilesHold) {
                Words{"--data", "chat.jsonl"} + with_tokenizer_);
   ASSERT_EQ(0, terrace({"tokenize", "corpus.txt", "--tokenizer", "tokenizer.json", "--out", "ids"}).exit);
   expect_found("u16", "data: ids: token ids (u16)", Words{"--data", "ids"} + with_tokenizer_);
-  const auto resumed = train(Words{"--data", "ids", "--resume", "found u16", "--steps", "6"} + with_tokenizer_);
-  EXPECT_EQ(0, resumed.exit) << resumed.described;
+  succeeded(train(Words{"--data", "ids", "--resume", "found u16", "--steps", "6"} + with_tokenizer_));
 }
 
 TEST_F(FoundData, IsNotTrainedOnAsSomethingElse) {
@@ -54,8 +52,7 @@ TEST_F(FoundData, IsNotTrainedOnAsSomethingElse) {
 // Once for all starts, from a text with any name.
 TEST_F(FoundData, TextIsReadWithTheTokenizer) {
   ASSERT_EQ(0, terrace({"tokenize", "corpus.txt", "--tokenizer", "tokenizer.json", "--out", "ids"}).exit);
-  const auto of_ids = train(Words{"--data", "ids", "--tokenizer", "tokenizer.json", "--out-dir", "ids run"});
-  ASSERT_EQ(0, of_ids.exit) << of_ids.described;
+  const auto of_ids = succeeded(train(Words{"--data", "ids", "--tokenizer", "tokenizer.json", "--out-dir", "ids run"}));
   EXPECT_THAT(of_ids.out, HasSubstr("--vocab 280 (the tokenizer's)"));
   const auto cached = [&] {
     std::map<std::string, std::filesystem::file_time_type> files;
@@ -63,15 +60,12 @@ TEST_F(FoundData, TextIsReadWithTheTokenizer) {
       if (entry.path().extension() == ".u16") files[entry.path().filename()] = entry.last_write_time();
     return files;
   };
-  const auto of_text = train(Words{"--tokenizer", "tokenizer.json", "--steps", "2"});
-  ASSERT_EQ(0, of_text.exit) << of_text.described;
+  const auto of_text = succeeded(train(Words{"--tokenizer", "tokenizer.json", "--steps", "2"}));
   EXPECT_THAT(of_text.out, HasSubstr("data: corpus.txt: text, in the tokens of tokenizer.json"));
   const auto made = cached();
   ASSERT_EQ(1U, made.size());
   EXPECT_EQ(scratch_.read("ids"), scratch_.read("cache/terrace/tokens/" + made.begin()->first));
-  const auto rest = terrace({"train", "--resume", "run", "--steps", "4"});
-  ASSERT_EQ(0, rest.exit) << rest.described;
-  EXPECT_EQ(weights_of(of_ids), weights_of(rest));
+  EXPECT_EQ(weights_of(of_ids), weights_of(terrace({"train", "--resume", "run", "--steps", "4"})));
   EXPECT_EQ(made, cached()) << "made once";
   // Without the cache, the same ids are made again under the same name. Other text gives other ids, which the run refuses.
   std::filesystem::remove_all(at("cache"));
@@ -80,8 +74,7 @@ TEST_F(FoundData, TextIsReadWithTheTokenizer) {
   scratch_.write("corpus.txt", EnglishText(kCorpusSeed + 1).of(kCorpusBytes));
   expect_refusal(terrace({"train", "--resume", "run", "--steps", "6"}), 2, {"corpus-"});
   EXPECT_EQ(2U, cached().size());
-  const auto evaluated = terrace({"eval", "run", "--data", "corpus.txt"});
-  EXPECT_EQ(0, evaluated.exit) << evaluated.described;
+  const auto evaluated = succeeded(terrace({"eval", "run", "--data", "corpus.txt"}));
   EXPECT_THAT(evaluated.out, HasSubstr("corpus.txt "));
   expect_refusal(train({"--data-format", "text", "--out-dir", "none"}), 2, {"--data-format text needs a tokenizer"});
 }

@@ -24,15 +24,13 @@ TEST_F(MixtureProgram, EveryMeshTrainsWhatOneRankTrains) {
   for (const auto* const separator : {"-1", "46"}) {
     const auto suffix = std::string(separator);
     const Words common{"--grad-accumulation", "4", "--document-separator", separator};
-    const auto one = train(mixed("one" + suffix, common));
-    ASSERT_EQ(0, one.exit) << one.described;
+    const auto one = succeeded(train(mixed("one" + suffix, common)));
     for (const auto& [name, more] :
          {std::pair<std::string, Words>{"disk", {"--nvme-path", ".", "--device-memory", "2MiB", "--host-memory", "8MB"}},
           {"dp2", {"--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
           {"pp2", {"--pp", "2", "--zero", "1"}},
           {"cp2-dp2", {"--cp", "2", "--dp", "2", "--grad-accumulation", "2"}}}) {
-      const auto many = train(mixed(name + suffix, common + more));
-      ASSERT_EQ(0, many.exit) << many.described;
+      const auto many = succeeded(train(mixed(name + suffix, common + more)));
       expect_near("one" + suffix, name + suffix);
       if (name == "disk") {
         EXPECT_EQ(weights_of(one), weights_of(many));
@@ -55,8 +53,7 @@ TEST_F(MixtureProgram, AKilledRunGoesOnWithTheNextHundredBatches) {
   const auto wanted = [&](const std::string& run) {
     return mixed(run, {"--steps", "220", "--ckpt-interval", "10", "--resume", "auto", "--hidden", "32", "--layers", "1"});
   };
-  const auto whole = train(wanted("whole"));
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto whole = succeeded(train(wanted("whole")));
   Child child(launch(tiny("train", wanted("run"))));
   child.read_lines(20);  // steps and notes: after the first commit and before the last
   child.send(SIGKILL);
@@ -64,8 +61,7 @@ TEST_F(MixtureProgram, AKilledRunGoesOnWithTheNextHundredBatches) {
   const auto done = metrics("run").back();
   ASSERT_GT(done.at("epochs").at("code.txt").get<double>(), 1.0) << "killed in a later epoch";
   ASSERT_LE(done.at("step").get<int>(), 120);
-  const auto next = train(wanted("run"));
-  ASSERT_EQ(0, next.exit) << next.described;
+  const auto next = succeeded(train(wanted("run")));
   EXPECT_THAT(next.out, HasSubstr("resumed after step"));
   EXPECT_EQ(weights_of(whole), weights_of(next));
   EXPECT_EQ(steps("whole"), steps("run"));
@@ -75,8 +71,7 @@ TEST_F(MixtureProgram, AKilledRunGoesOnWithTheNextHundredBatches) {
 }
 
 TEST_F(MixtureProgram, TellsOfEachSource) {
-  const auto run = train(mixed("run", {"--eval-interval", "2", "--eval-first", "--eval-batches", "3"}));
-  ASSERT_EQ(0, run.exit) << run.described;
+  const auto run = succeeded(train(mixed("run", {"--eval-interval", "2", "--eval-first", "--eval-batches", "3"})));
   EXPECT_THAT(run.out + run.err, AllOf(HasSubstr("data web.txt: 60 % of the sequences"), HasSubstr("of code.txt")));
   const auto lines = metrics("run");
   EXPECT_EQ(2U, lines.back().at("held_out").size());
@@ -91,9 +86,8 @@ TEST_F(MixtureProgram, TellsOfEachSource) {
   EXPECT_THAT(planned.out, AllOf(HasSubstr("data web.txt: 60 % of the sequences"), HasSubstr("9 to train on, 0.3556 epochs")))
       << planned.described;
   // The planned bytes include those of the evaluations of both sources.
-  const auto disk =
-      train(mixed("disk", {"--nvme-path", ".", "--device-memory", "1MiB", "--host-memory", "2MiB", "--eval-interval", "2"}));
-  ASSERT_EQ(0, disk.exit) << disk.described;
+  succeeded(
+      train(mixed("disk", {"--nvme-path", ".", "--device-memory", "1MiB", "--host-memory", "2MiB", "--eval-interval", "2"})));
   std::uint64_t read = 0;
   for (const auto& m : metrics("disk")) read += m.at("offload").at("read_bytes").get<std::uint64_t>();
   EXPECT_EQ(json_in("disk/plan.json").at("walked").at("bytes").at("read").get<std::uint64_t>(), read);
@@ -113,15 +107,11 @@ TEST_F(MixtureProgram, MixesConversations) {
                        "tokenizer.json", "--vocab", "280", "--out-dir", run} +
                  more);
   };
-  const auto whole = learn("whole", {"--steps", "12"});
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto whole = succeeded(learn("whole", {"--steps", "12"}));
   EXPECT_THAT(whole.out + whole.err, HasSubstr("data tells.jsonl: 25 % of the sequences; 9 conversations"));
   ASSERT_EQ(0, learn("run", {"--steps", "7"}).exit);
-  const auto next = learn("run", {"--steps", "12", "--resume", "auto", "--verify-resident"});
-  ASSERT_EQ(0, next.exit) << next.described;
-  EXPECT_EQ(weights_of(whole), weights_of(next));
-  const auto ranks = learn("ranks", {"--steps", "12", "--dp", "2", "--batch-size", "1"});
-  ASSERT_EQ(0, ranks.exit) << ranks.described;
+  EXPECT_EQ(weights_of(whole), weights_of(learn("run", {"--steps", "12", "--resume", "auto", "--verify-resident"})));
+  succeeded(learn("ranks", {"--steps", "12", "--dp", "2", "--batch-size", "1"}));
   expect_near("whole", "ranks");
 }
 

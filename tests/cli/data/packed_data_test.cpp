@@ -45,13 +45,11 @@ TEST_F(PackedData, IsTrainedOnAsWhatItHolds) {
     std::string plain;
     for (const auto* const ending : {"", ".gz", ".zst"}) {
       const auto run = "run of " + file + ending + std::to_string(more.size());
-      const auto outcome = train(Words{"--data", file + ending, "--out-dir", run} + more);
-      ASSERT_EQ(0, outcome.exit) << outcome.described;
+      const auto outcome = succeeded(train(Words{"--data", file + ending, "--out-dir", run} + more));
       EXPECT_THAT(outcome.out, HasSubstr("data: " + file + ending + ": " + form));
       if (plain.empty()) plain = weights_of(outcome);
       EXPECT_EQ(plain, weights_of(outcome)) << ending;
-      const auto resumed = terrace({"train", "--resume", run, "--steps", "5"});
-      EXPECT_EQ(0, resumed.exit) << resumed.described;
+      succeeded(terrace({"train", "--resume", run, "--steps", "5"}));
     }
   }
 }
@@ -60,26 +58,22 @@ TEST_F(PackedData, IsPlannedEvaluatedAndTokenized) {
   for (const auto* const file : {"corpus.txt", "chat.jsonl"}) pack(file);
   ASSERT_EQ(0, train({"--eval-data", "corpus.txt.zst"}).exit);
   const auto plain = terrace({"eval", "run", "--data", "corpus.txt", "--json"}),
-             packed = terrace({"eval", "run", "--data", "corpus.txt.gz", "--json"});
-  ASSERT_EQ(0, packed.exit) << packed.described;
+             packed = succeeded(terrace({"eval", "run", "--data", "corpus.txt.gz", "--json"}));
   EXPECT_EQ(nlohmann::json::parse(plain.out)[0]["loss"], nlohmann::json::parse(packed.out)[0]["loss"]);
   for (const auto& words : {Words{"--data", "7", "corpus.txt.gz", "3", "corpus.txt"},
                             {"--data", "corpus.txt.gz", "--epochs", "2"},
                             Words{"--data", "chat.jsonl.gz"} + with_tokenizer_}) {
-    const auto plan = terrace(tiny("plan", words));
-    EXPECT_EQ(0, plan.exit) << plan.described;
+    succeeded(terrace(tiny("plan", words)));
   }
   for (const auto& [name, more] : {std::pair{"corpus.txt", Words{}}, {"chat.jsonl", Words{"--field", "completion"}}}) {
     const std::string file = name;
     for (const auto* const ending : {"", ".gz", ".zst"}) {
-      const auto made =
-          terrace(Words{"tokenize", file + ending, "--tokenizer", "tokenizer.json", "--out", file + ending + ".ids"} + more);
-      ASSERT_EQ(0, made.exit) << made.described;
+      succeeded(
+          terrace(Words{"tokenize", file + ending, "--tokenizer", "tokenizer.json", "--out", file + ending + ".ids"} + more));
       EXPECT_EQ(scratch_.read(file + ".ids"), scratch_.read(file + ending + ".ids")) << ending;
     }
   }
-  const auto made = terrace({"train-tokenizer", "corpus.txt.gz", "--vocab", "280", "--out", "of-packed.json"});
-  EXPECT_EQ(0, made.exit) << made.described;
+  succeeded(terrace({"train-tokenizer", "corpus.txt.gz", "--vocab", "280", "--out", "of-packed.json"}));
   EXPECT_EQ(scratch_.read("tokenizer.json"), scratch_.read("of-packed.json"));
 }
 

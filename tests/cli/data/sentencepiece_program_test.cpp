@@ -30,13 +30,11 @@ class SentencePieceRuns : public Ranks {
       lines += R"({"instruction":"what is )" + std::to_string(i) + R"(","output":")" + std::string(1 + i % 5, 'a') + "\"}\n";
     scratch_.write("chat.jsonl", lines);
   }
-  const Words learn_{"--data",  "chat.jsonl", "--data-format",  "jsonl", "--seq-len", "64",
-                     "--steps", "1",          "--eval-batches", "1"};
+  const Words learn_ = flags("--data chat.jsonl --data-format jsonl --seq-len 64 --steps 1 --eval-batches 1");
 };
 
 TEST_F(SentencePieceRuns, FilesOfIdsHaveThoseOfTheLibrary) {
-  const auto done = terrace({"tokenize", "text.txt", "--tokenizer", "own.model", "--out", "ids"});
-  ASSERT_EQ(0, done.exit) << done.described;
+  succeeded(terrace({"tokenize", "text.txt", "--tokenizer", "own.model", "--out", "ids"}));
   sentencepiece::SentencePieceProcessor library;
   ASSERT_TRUE(library.Load(at("own.model").string()).ok());
   std::vector<int> expected;
@@ -53,25 +51,20 @@ TEST_F(SentencePieceRuns, FilesOfIdsHaveThoseOfTheLibrary) {
 
 TEST_F(SentencePieceRuns, ARunKeepsItsTokenizerAndAnswersWithIt) {
   scratch_.write("tokenizer.json", "another tokenizer, which is not meant");
-  const auto first = train(learn_ + Words{"--tokenizer", "own.model", "--vocab", "320", "--out-dir", "run"});
-  ASSERT_EQ(0, first.exit) << first.described;
+  succeeded(train(learn_ + Words{"--tokenizer", "own.model", "--vocab", "320", "--out-dir", "run"}));
   const auto model = scratch_.read("own.model");
   for (const auto* const name : {"own.model", "tokenizer.json", "tokenizer_config.json"}) fs::remove(at(name));
   EXPECT_EQ(model, scratch_.read("run/tokenizer/tokenizer.model"));
   EXPECT_FALSE(fs::exists(at("run/tokenizer/tokenizer.json")));
-  const auto done = terrace({"ckpt", "export", "run", "directory"});
-  ASSERT_EQ(0, done.exit) << done.described;
+  succeeded(terrace({"ckpt", "export", "run", "directory"}));
   EXPECT_EQ(model, scratch_.read("directory/tokenizer.model"));
-  const auto next = train(Words{"--model", "directory"} + learn_ + Words{"--out-dir", "next"});
-  ASSERT_EQ(0, next.exit) << next.described;
+  succeeded(train(Words{"--model", "directory"} + learn_ + Words{"--out-dir", "next"}));
   EXPECT_EQ(model, scratch_.read("next/tokenizer/tokenizer.model"));
-  const auto said = terrace({"generate", "next", "--prompt", "what is", "--max-tokens", "3"});
-  EXPECT_EQ(0, said.exit) << said.described;
+  succeeded(terrace({"generate", "next", "--prompt", "what is", "--max-tokens", "3"}));
   scratch_.write("said", "hello\n");
   auto chat = launch({"chat", "next", "--max-tokens", "9", "--json"});
   chat.in_child = [file = at("said").string()] { ::dup2(::open(file.c_str(), O_RDONLY), STDIN_FILENO); };
-  const auto answered = run(chat);
-  ASSERT_EQ(0, answered.exit) << answered.described;
+  const auto answered = succeeded(run(chat));
   EXPECT_EQ(1U, answered.lines().size()) << answered.described;
 }
 

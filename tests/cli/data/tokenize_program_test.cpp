@@ -30,8 +30,7 @@ class TokenizeProgram : public Cli {
     for (int i = 0; i < 20000; ++i)
       text += i % 9 == 0 ? "\nthe chunk moves" : " between tiers, and word" + std::to_string(i % 500);
     scratch_.write("text.txt", text);
-    const auto made = terrace({"train-tokenizer", "text.txt", "--vocab", "400", "--out", "tokenizer.json"});
-    EXPECT_EQ(0, made.exit) << made.described;
+    succeeded(terrace({"train-tokenizer", "text.txt", "--vocab", "400", "--out", "tokenizer.json"}));
   }
   [[nodiscard]] Words tokenize(const std::string& out, const Words& more = {}) const {
     return Words{"tokenize", "text.txt", "--tokenizer", "tokenizer.json", "--out", out} + more;
@@ -49,18 +48,16 @@ TEST_F(TokenizeProgram, WritesWhatTrainReadsInEachFormat) {
   for (const std::string format : {"u16", "u32", "megatron"}) {
     ASSERT_EQ(0, terrace(tokenize(format, {"--format", format})).exit);
     const auto file = format == "megatron" ? "megatron.bin" : format;
-    const auto run = train(
-        {"--data", file, "--data-format", format == "u32" ? "u32" : "u16", "--vocab", "400", "--out-dir", "run-" + format});
-    ASSERT_EQ(0, run.exit) << run.described;
+    const auto run = succeeded(train(
+        {"--data", file, "--data-format", format == "u32" ? "u32" : "u16", "--vocab", "400", "--out-dir", "run-" + format}));
     if (weights.empty()) weights = weights_of(run);
     EXPECT_EQ(weights, weights_of(run)) << format;
   }
   // In llm.c's format the separator comes first, so the tokens differ.
   ASSERT_EQ(0, terrace(tokenize("c", {"--format", "llm.c"})).exit);
-  const auto run = train({"--data", "c", "--data-format", "llm.c", "--vocab", "400", "--out-dir", "run"});
-  ASSERT_EQ(0, run.exit) << run.described;
-  const auto text = terrace({"generate", "run", "--tokenizer", "tokenizer.json", "--prompt", "the chunk", "--max-tokens", "5"});
-  EXPECT_EQ(0, text.exit) << text.described;
+  succeeded(train({"--data", "c", "--data-format", "llm.c", "--vocab", "400", "--out-dir", "run"}));
+  const auto text =
+      succeeded(terrace({"generate", "run", "--tokenizer", "tokenizer.json", "--prompt", "the chunk", "--max-tokens", "5"}));
   EXPECT_EQ("the chunk", text.out.substr(0, 9));
   expect_refusal(terrace({"generate", "run", "--prompt", "x"}), 2, {"--tokenizer"});
   expect_refusal(train({"--data", "u16", "--data-format", "llm.c", "--vocab", "400", "--out-dir", "none"}), 2,
@@ -77,8 +74,7 @@ TEST_F(TokenizeProgram, TheNameOfTheFileIsSynced) {
   const auto broken = where(__NR_fsync, EIO, "broken");
   if (broken.exit == kNotPermitted) GTEST_SKIP() << "a seccomp filter is not permitted here";
   expect_refusal(broken, 1, {"the name of broken could not be written", "Input/output error (errno 5)", "repeat the command"});
-  const auto unlocked = where(__NR_flock, ENOLCK, "unlocked");
-  EXPECT_EQ(0, unlocked.exit) << unlocked.described;
+  const auto unlocked = succeeded(where(__NR_flock, ENOLCK, "unlocked"));
   EXPECT_EQ(1U, unlocked.warnings("unlocked.partial cannot be locked")) << unlocked.described;
 }
 
@@ -86,10 +82,10 @@ TEST_F(TokenizeProgram, GenerationFollowsItsSettingsAndStopsAtAToken) {
   ASSERT_EQ(0, terrace(tokenize("ids", {"--format", "u16"})).exit);
   ASSERT_EQ(0, train({"--data", "ids", "--data-format", "u16", "--vocab", "400", "--steps", "2"}).exit);
   const auto generate = [&](const Words& more) {
-    const auto said = terrace(Words{"generate", "run", "--tokenizer", "tokenizer.json", "--prompt", "the chunk", "--json",
-                                    "--temperature", "2", "--top-k", "0", "--max-tokens", "25", "--stop-token", "none"} +
-                              more);
-    EXPECT_EQ(0, said.exit) << said.described;
+    const auto said =
+        succeeded(terrace(Words{"generate", "run", "--tokenizer", "tokenizer.json", "--prompt", "the chunk", "--json",
+                                "--temperature", "2", "--top-k", "0", "--max-tokens", "25", "--stop-token", "none"} +
+                          more));
     return nlohmann::json::parse(said.out);
   };
   const auto all = generate({});
@@ -203,9 +199,8 @@ TEST_F(TokenizeProgram, WhereItsFileGoesIsCheckedFirst) {
 }
 
 TEST_F(TokenizeProgram, SpecialTokensGetTheLowestIdsInTheirOrder) {
-  const auto made = terrace({"train-tokenizer", "text.txt", "--vocab", "300", "--special", "<|b|>", "--special", "<|a|>",
-                             "--special", "<|c|>", "--out", "special.json"});
-  ASSERT_EQ(0, made.exit) << made.described;
+  succeeded(terrace(
+      flags("train-tokenizer text.txt --vocab 300 --special <|b|> --special <|a|> --special <|c|> --out special.json")));
   std::vector<std::string> tokens;
   const auto file = nlohmann::json::parse(scratch_.read("special.json"));
   for (const auto& token : file.at("added_tokens")) {

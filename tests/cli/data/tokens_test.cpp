@@ -1,5 +1,4 @@
 // Data with invalid token ids is refused before anything happens; if a file changes later, the run keeps its steps.
-#include <algorithm>
 #include <cstdint>
 #include <fstream>
 #include <tuple>
@@ -40,8 +39,7 @@ class TokenData : public Cli {
 TEST_F(TokenData, AForeignTokenIsRefusedBeforeAnythingHappens) {
   constexpr std::size_t kTokens = 10000;
   write("t.u16", good(kTokens));
-  const auto whole = train(with({"--out-dir", "whole"}));
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto whole = succeeded(train(with({"--out-dir", "whole"})));
   ASSERT_EQ(0, train(with({"--steps", "2", "--out-dir", "cut"})).exit);
   const auto before = scratch_.read("cut/metrics.jsonl");
   const std::vector<std::string> says{"t.u16, token 9990: 60000 is not below the vocabulary of 300", "--vocab",
@@ -55,9 +53,7 @@ TEST_F(TokenData, AForeignTokenIsRefusedBeforeAnythingHappens) {
   expect_refusal(train(with({"--out-dir", "cut", "--resume", "auto"})), 2, says);
   EXPECT_EQ(before, scratch_.read("cut/metrics.jsonl"));
   write("t.u16", good(kTokens));
-  const auto rest = train(with({"--out-dir", "cut", "--resume", "auto"}));
-  ASSERT_EQ(0, rest.exit) << rest.described;
-  EXPECT_EQ(weights_of(whole), weights_of(rest));
+  EXPECT_EQ(weights_of(whole), weights_of(train(with({"--out-dir", "cut", "--resume", "auto"}))));
   // With a larger vocabulary, every number of two bytes is a valid token.
   spoil("t.u16", 9990, 1);
   EXPECT_EQ(0, train(with({"--vocab", "65536", "--out-dir", "large", "--steps", "1"})).exit);
@@ -96,15 +92,13 @@ TEST_F(TokenData, ARunGoesOnWithTheSameBytesOnly) {
     EXPECT_EQ(lines, scratch_.read(run + "/metrics.jsonl"));
     scratch_.write("moved", content);
     fs::rename(at("moved"), at(file));
-    const auto same = go_on("2");
-    EXPECT_EQ(0, same.exit) << same.described;
+    const auto same = succeeded(go_on("2"));
     EXPECT_EQ(0U, same.warnings("looks written to"));
     fs::rename(at(file), at("moved"));
     fs::rename(at("moved"), at(file));
     EXPECT_EQ(0, go_on("3").exit) << "a name and a time of its own";
     scratch_.write(file, other);
-    const auto forced = go_on("4", {"--force"});
-    EXPECT_EQ(0, forced.exit) << forced.described;
+    succeeded(go_on("4", {"--force"}));
     EXPECT_EQ(0, go_on("5").exit) << "the new data is that of the run now";
   }
 }
@@ -117,8 +111,7 @@ TEST_F(TokenData, ARunOfAnOlderVersionGoesOn) {
   EXPECT_EQ(false, record.at("holds_out"));
   for (const auto* const key : {"data_content", "holds_out"}) record.erase(key);
   for (const auto* const name : {"run/run.json", "run/run.copy.json"}) scratch_.write(name, record.dump());
-  const auto next = train(with({"--out-dir", "run", "--resume", "auto", "--steps", "2"}));
-  EXPECT_EQ(0, next.exit) << next.described;
+  succeeded(train(with({"--out-dir", "run", "--resume", "auto", "--steps", "2"})));
   EXPECT_TRUE(json_in("run/run.json").at("holds_out").get<bool>()) << "as that version did";
 }
 
@@ -126,8 +119,7 @@ TEST_F(TokenData, ARunOfAnOlderVersionGoesOn) {
 TEST_F(TokenData, NothingIsHeldOutWithoutEvaluations) {
   write("t.u16", good(65));  // one sequence
   expect_refusal(train(with({"--out-dir", "none"})), 2, {"65 tokens, but 130 are needed"});
-  const auto one = train(with({"--out-dir", "run", "--eval-batches", "0", "--steps", "2"}));
-  ASSERT_EQ(0, one.exit) << one.described;
+  succeeded(train(with({"--out-dir", "run", "--eval-batches", "0", "--steps", "2"})));
   expect_refusal(train(with({"--out-dir", "run", "--resume", "auto", "--steps", "3"})), 2,
                  {"began with --eval-batches 0", "nothing to evaluate on", "continue with --eval-batches 0"});
   EXPECT_EQ(0, train(with({"--out-dir", "run", "--resume", "auto", "--steps", "3", "--eval-batches", "0"})).exit);
@@ -143,8 +135,7 @@ TEST_F(TokenData, ASmallVocabularyIsTrainedOn) {
   Tokens few = good(10000);
   for (auto& token : few) token = static_cast<std::uint16_t>(token % 60);
   write("t.u16", few);
-  const auto run = train(with({"--vocab", "60", "--out-dir", "small"}));
-  ASSERT_EQ(0, run.exit) << run.described;
+  succeeded(train(with({"--vocab", "60", "--out-dir", "small"})));
   ASSERT_EQ(0, train(with({"--vocab", "60", "--out-dir", "tp", "--tp", "2"})).exit);
   EXPECT_NEAR(steps("small").front().loss, steps("tp").front().loss, 1e-5);
   expect_refusal(train(with({"--vocab", "59", "--out-dir", "none"})), 2, {"59 is not below the vocabulary of 59"});
@@ -186,8 +177,7 @@ class ChangedHeldOut : public ChangedData {
 };
 
 TEST_F(ChangedHeldOut, CostsNoStep) {
-  const auto whole = train(words("whole", few()));
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  succeeded(train(words("whole", few())));
   const Words two_ranks{"--dp", "2"};
   ASSERT_EQ(0, train(words("whole-two", few(two_ranks))).exit);
   for (const auto& [run, undisturbed, more] :
@@ -201,8 +191,7 @@ TEST_F(ChangedHeldOut, CostsNoStep) {
     EXPECT_FALSE(fs::exists(at(run) / "result.json"));
     expect_refusal(train(words(run, few(more + Words{"--resume", "auto"}))), 2, {"is not below the vocabulary of 300"});
     write("t.u16", good(kFew));
-    const auto rest = train(words(run, few(more + Words{"--resume", "auto"})));
-    ASSERT_EQ(0, rest.exit) << rest.described;
+    const auto rest = succeeded(train(words(run, few(more + Words{"--resume", "auto"}))));
     EXPECT_EQ(json_in(undisturbed).at("weights_xxh64").get<std::string>(), weights_of(rest));
     EXPECT_EQ(json_in(undisturbed).at("eval_loss"), json_in(std::string(run) + "/result.json").at("eval_loss"));
   }
@@ -221,8 +210,7 @@ TEST_F(ChangedHeldOut, SavesTheWeightsOfARunThatKeepsNothingElse) {
 TEST_F(ChangedData, DuringTheStepsCostsNoneOfThem) {
   for (const auto& [run, more] : {std::pair{"one", Words{}}, {"data", Words{"--dp", "2"}}, {"pipeline", Words{"--pp", "2"}}}) {
     const auto name = std::string(run);
-    const auto whole = train(words("whole" + name, more));
-    ASSERT_EQ(0, whole.exit) << whole.described;
+    const auto whole = succeeded(train(words("whole" + name, more)));
     const auto ended = changed(run, more, [&] { fs::resize_file(at("t.u16"), 1000); });
     expect_refusal(
         ended, 1,
@@ -231,9 +219,7 @@ TEST_F(ChangedData, DuringTheStepsCostsNoneOfThem) {
     EXPECT_LT(done, static_cast<std::size_t>(kSteps));
     EXPECT_THAT(ended.err, HasSubstr("the state after step " + std::to_string(done) + " is committed"));
     write("t.u16", good(kTokens));
-    const auto rest = train(words(run, more + Words{"--resume", "auto"}));
-    ASSERT_EQ(0, rest.exit) << rest.described;
-    EXPECT_EQ(weights_of(whole), weights_of(rest));
+    EXPECT_EQ(weights_of(whole), weights_of(train(words(run, more + Words{"--resume", "auto"}))));
     EXPECT_EQ(steps("whole" + name), steps(run));
   }
 }
@@ -242,8 +228,7 @@ TEST_F(ChangedData, DuringTheStepsCostsNoneOfThem) {
 TEST_F(ChangedData, ByOtherTokensEndsTheRunAfterACommit) {
   auto other = good(kTokens);
   for (auto& token : other) token = static_cast<std::uint16_t>(299 - token);
-  const auto whole = train(words("whole"));
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto whole = succeeded(train(words("whole")));
   for (const std::string run : {"in-place", "renamed"}) {
     const auto ended = changed(run, {}, [&] {
       if (run == "in-place") return overwrite("t.u16", 0, other);
@@ -253,9 +238,7 @@ TEST_F(ChangedData, ByOtherTokensEndsTheRunAfterACommit) {
     expect_refusal(ended, 1, {"t.u16 has changed while it was in use", "is committed; restore the file"});
     expect_refusal(train(words(run, {"--resume", "auto"})), 2, {"has changed since it began: t.u16"});
     write("t.u16", good(kTokens));
-    const auto rest = train(words(run, {"--resume", "auto"}));
-    ASSERT_EQ(0, rest.exit) << rest.described;
-    EXPECT_EQ(weights_of(whole), weights_of(rest));
+    EXPECT_EQ(weights_of(whole), weights_of(train(words(run, {"--resume", "auto"}))));
     EXPECT_EQ(steps("whole"), steps(run));
   }
 }

@@ -72,11 +72,6 @@ Serial serial(Models kind) {
 
 class Compositions : public Ranks {
  protected:
-  [[nodiscard]] std::string text_of(const std::string& run) const {
-    const auto text = terrace({"generate", run, "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
-    EXPECT_EQ(0, text.exit) << text.described;
-    return text.out;
-  }
   // A host budget that does not hold all states of a rank: half of what they need, or what the refusal suggests.
   [[nodiscard]] Words little(const Composition& c, const Words& words) const {
     const auto planned = [&](const std::string& device, const std::string& host) {
@@ -114,10 +109,7 @@ TEST_F(Compositions, TrainWhatOneRankTrainsAsProcessesWithStatesOnDisk) {
       const auto run = fmt::format("{}-zero{}", c.name, zero);
       SCOPED_TRACE(run);
       const auto words = with(one, c.data_ranks, c.words + Words{"--zero", zero});
-      auto launched = launch(Words{"launch", "-n", std::to_string(c.ranks), "--mpirun", TERRACE_MPIRUN, "--"} +
-                             tiny("train", words + little(c, words) + Words{"--out-dir", run}));
-      launched.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI does not free all memory before the process ends
-      const auto many = terrace::test::run(launched);
+      const auto many = terrace::test::run(apart(c.ranks, tiny("train", words + little(c, words) + Words{"--out-dir", run})));
       ASSERT_EQ(0, many.exit) << many.described;
       expect_near(one.run, run, 1e-9);
       EXPECT_EQ(one.text, text_of(run));

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <regex>
 
-#include <fmt/format.h>
-
 namespace terrace::test {
 
 using nlohmann::json;

@@ -269,8 +269,8 @@ std::string Runs::generated(const DrawnRun& drawn, const std::string& run, const
 
 void Runs::train_reference(const DrawnRun& drawn) {
   const auto outcome =
-      train_on(words_of(drawn, drawn.reference) + Words{"--device-memory", "unlimited", "--host-memory", "unlimited",
-                                                        "--out-dir", "reference", "--save", "reference.safetensors"},
+      train_on(words_of(drawn, drawn.reference) +
+                   flags("--device-memory unlimited --host-memory unlimited --out-dir reference --save reference.safetensors"),
                drawn.reference);
   ASSERT_EQ(0, outcome.exit) << outcome.described;
   reference_ = told_by("reference");

@@ -46,8 +46,7 @@ TEST_F(BadPath, AnOutDirThatCannotBe) {
 TEST_F(BadPath, AnOutDirBehindALinkServes) {
   fs::create_directory(at("real"));
   fs::create_directory_symlink("real", at("run"));
-  const auto outcome = train({});
-  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  succeeded(train({}));
   EXPECT_TRUE(fs::exists(at("real/metrics.jsonl")));
 }
 
@@ -59,8 +58,7 @@ TEST_F(BadPath, AnNvmePathThatCannotBe) {
   expect_refusal(train({"--nvme-path", "/proc"}), 1, {"/proc/terrace-", "could not be made", "give a writable folder"});
   expect_refusal(train({"--nvme-path", "file/disk"}), 1, {"file/disk", "Not a directory (errno 20)"});
   // Once the path is corrected, the same run directory works immediately, without --resume.
-  const auto mended = train({"--nvme-path", "disk"});
-  EXPECT_EQ(0, mended.exit) << mended.described;
+  succeeded(train({"--nvme-path", "disk"}));
 }
 
 TEST_F(BadPath, ALinkToNothing) {
@@ -113,8 +111,7 @@ TEST_F(BadPath, MemoryAsNvmePathIsWarnedOfAndWorks) {
   if (::statfs("/dev/shm", &info) != 0 || info.f_type != TMPFS_MAGIC || ::access("/dev/shm", W_OK) != 0)
     GTEST_SKIP() << "/dev/shm is no tmpfs that can be written";
   const ScratchFolder memory("/dev/shm");
-  const auto offloaded = train(with(kSmall, {"--nvme-path", memory.path().string()}));
-  ASSERT_EQ(0, offloaded.exit) << offloaded.described;
+  const auto offloaded = succeeded(train(with(kSmall, {"--nvme-path", memory.path().string()})));
   // If the kernel refuses direct I/O on tmpfs, there is a second warning, about the page cache.
   EXPECT_EQ(1U, offloaded.warnings("is not on a disk but in memory; give a directory on the disk")) << offloaded.described;
   EXPECT_EQ(weights_of(train({"--out-dir", "resident"})), weights_of(offloaded));
@@ -125,8 +122,7 @@ TEST_F(BadPath, OnBtrfsAStoreHasNoCopyOnWrite) {
   fs::create_directory(at("disk"));
   PrivateMount mount(at("disk"));
   if (!mount.btrfs(at("image"))) GTEST_SKIP() << "no btrfs can be mounted: " << mount.why();
-  const auto offloaded = train(with(kSmall, {"--nvme-path", "disk"}));
-  ASSERT_EQ(0, offloaded.exit) << offloaded.described;
+  const auto offloaded = succeeded(train(with(kSmall, {"--nvme-path", "disk"})));
   EXPECT_EQ(0U, offloaded.warnings("copy-on-write")) << offloaded.described;
   const auto data = fs::directory_iterator(at("disk"))->path() / "data";
   constexpr unsigned long kGetFlags = _IOR('f', 1, long);  // from linux/fs.h, which conflicts with sys/mount.h
@@ -141,8 +137,7 @@ TEST_F(BadPath, OnBtrfsAStoreHasNoCopyOnWrite) {
   fs::rename(data, data.string() + ".cow");
   fs::copy_file(data.string() + ".cow", data);
   fs::remove(data.string() + ".cow");
-  const auto warned = train(with(kSmall, {"--nvme-path", "disk", "--resume", "auto", "--steps", "6"}));
-  EXPECT_EQ(0, warned.exit) << warned.described;
+  const auto warned = succeeded(train(with(kSmall, {"--nvme-path", "disk", "--resume", "auto", "--steps", "6"})));
   EXPECT_EQ(1U, warned.warnings("data has copy-on-write, which cannot be switched off there")) << warned.described;
 }
 
@@ -150,8 +145,7 @@ TEST_F(BadPath, AnOverlayAsNvmePathIsWarnedOfAndWorks) {
   for (const auto* const name : {"lower", "upper", "work", "disk"}) fs::create_directory(at(name));
   PrivateMount mount(at("disk"));
   if (!mount.overlay(at("lower"), at("upper"), at("work"))) GTEST_SKIP() << "no overlay can be mounted: " << mount.why();
-  const auto offloaded = train(with(kSmall, {"--nvme-path", "disk"}));
-  ASSERT_EQ(0, offloaded.exit) << offloaded.described;
+  const auto offloaded = succeeded(train(with(kSmall, {"--nvme-path", "disk"})));
   EXPECT_EQ(1U, offloaded.warnings("is not on a disk but in a container's overlay; give a directory on the disk"))
       << offloaded.described;
   EXPECT_EQ(weights_of(train({"--out-dir", "resident"})), weights_of(offloaded));
@@ -190,8 +184,7 @@ TEST_F(BadPath, FirstWeightsThatAreNotThisModels) {
   scratch_.write("integers.safetensors", integers);
   expect_refusal(from("integers.safetensors"), 2, {"--init-from", "is of dtype I32", "F32, BF16, F16 and F64"});
   EXPECT_FALSE(fs::exists(at("next")));
-  const auto good = train({"--out-dir", "next", "--init-from", "good.safetensors"});
-  EXPECT_EQ(0, good.exit) << good.described;
+  const auto good = succeeded(train({"--out-dir", "next", "--init-from", "good.safetensors"}));
   EXPECT_EQ(0U, good.warnings("--init-from")) << good.described;
   expect_refusal(train({"--out-dir", "shorter", "--init-from", "good.safetensors", "--layers", "1"}), 2,
                  {"the model does not have 9 of its tensors: \"model.layers.1.", "--layers"});
@@ -200,9 +193,8 @@ TEST_F(BadPath, FirstWeightsThatAreNotThisModels) {
   // If a file has more positions than the model, the first ones are used.
   const Words gpt2{"--model", "gpt2", "--lr", "1e-30", "--min-lr", "1e-30", "--steps", "1", "--weight-decay", "0"};
   ASSERT_EQ(0, train(gpt2 + Words{"--out-dir", "gpt2", "--save", "gpt2.safetensors"}).exit);
-  const auto cut = train(
-      gpt2 + Words{"--out-dir", "cut", "--init-from", "gpt2.safetensors", "--seq-len", "32", "--save", "cut.safetensors"});
-  ASSERT_EQ(0, cut.exit) << cut.described;
+  const auto cut = succeeded(train(
+      gpt2 + Words{"--out-dir", "cut", "--init-from", "gpt2.safetensors", "--seq-len", "32", "--save", "cut.safetensors"}));
   EXPECT_EQ(1U, cut.warnings("gpt2.safetensors has 64 positions, and --seq-len is 32: the first 32 are used")) << cut.described;
   const auto rows_of = [&](const std::string& file) {
     const auto all = scratch_.read(file);
@@ -279,8 +271,7 @@ TEST_F(BadPath, ASavedProfileOfAnotherVersionIsSaidOnce) {
   std::ofstream(at("cache") / "terrace" / "machine.json") << "{}";
   for (const std::vector<std::string>& command : {tiny("plan", {}), tiny("plan", {"--tiles", "auto"}),
                                                   tiny("train", {"--steps", "1", "--out-dir", "run", "--tiles", "auto"})}) {
-    const auto outcome = terrace(command);
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    const auto outcome = succeeded(terrace(command));
     const auto said = outcome.err.find("planning with assumed rates");
     ASSERT_NE(std::string::npos, said) << outcome.described;
     EXPECT_EQ(std::string::npos, outcome.err.find("planning with assumed rates", said + 1)) << outcome.described;

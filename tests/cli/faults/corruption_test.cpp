@@ -18,10 +18,7 @@ namespace fs = std::filesystem;
 class Corruption : public Cli {
  protected:
   // Two commits, after steps 2 and 4; the test later trains to step 6.
-  void SetUp() override {
-    const auto outcome = train({"--ckpt-interval", "2"});
-    ASSERT_EQ(0, outcome.exit) << outcome.described;
-  }
+  void SetUp() override { succeeded(train({"--ckpt-interval", "2"})); }
   [[nodiscard]] Outcome go_on() const { return train({"--resume", "auto", "--steps", "6"}); }
   [[nodiscard]] Outcome verify() const { return terrace({"ckpt", "verify", "run"}); }
   // Flips one bit of the byte at `offset`; a negative offset counts from the end.
@@ -77,8 +74,7 @@ TEST_F(Corruption, DataThatIsCutShortOrGone) {
 TEST_F(Corruption, ADamagedNewestCommitGoesBackToTheOneBefore) {
   const auto whole = train({"--out-dir", "whole", "--steps", "6"});
   flip_copies("run/store/index.2.json", 100);
-  const auto outcome = go_on();
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(go_on());
   EXPECT_EQ(1U, outcome.warnings("going back to commit 1 (step 2)")) << outcome.described;
   EXPECT_EQ(weights_of(whole), weights_of(outcome));
   EXPECT_EQ(steps("whole"), steps("run"));
@@ -93,8 +89,7 @@ TEST_F(Corruption, AFlippedBitInTheNewestRecordOrIndexCostsNothing) {
     fs::copy(at("run"), at("again"), fs::copy_options::recursive);
     flip("again/store/" + name, 100);
     expect_refusal(terrace({"ckpt", "verify", "again"}), 5, {"store/" + name + ": the", "is damaged", "0 of "});
-    const auto outcome = train({"--resume", "auto", "--steps", "6", "--out-dir", "again"});
-    ASSERT_EQ(0, outcome.exit) << outcome.described;
+    const auto outcome = succeeded(train({"--resume", "auto", "--steps", "6", "--out-dir", "again"}));
     EXPECT_EQ(1U, outcome.warnings("commit 2 (step 4) is intact")) << outcome.described;
     EXPECT_EQ(weights_of(whole), weights_of(outcome));
     EXPECT_EQ(steps("whole"), steps("again"));
@@ -154,8 +149,7 @@ TEST_F(Corruption, ARunOfAnotherVersionIsRefusedUntouched) {
 TEST_F(Corruption, ARunFileThatCannotBeReadIsReplacedByItsCopy) {
   fs::remove(at("run/run.json"));
   fs::create_directory(at("run/run.json"));
-  const auto outcome = verify();
-  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(verify());
   EXPECT_EQ(1U, outcome.warnings("run.copy.json is used")) << outcome.described;
 }
 
@@ -169,8 +163,7 @@ TEST_F(Corruption, AnotherProcessorIsNamed) {
   EXPECT_EQ(0U, go_on().warnings("other bits"));
   const auto recorded = json_in("run/run.json").at("computed_with").get<std::string>();
   EXPECT_THAT(recorded, HasSubstr("fp32 products of oneDNN "));
-  const auto other = go_on_with("run", "SSE41", "7");
-  ASSERT_EQ(0, other.exit) << other.described;
+  const auto other = succeeded(go_on_with("run", "SSE41", "7"));
   EXPECT_EQ(1U, other.warnings("computed with " + recorded + ", and continues with fp32 products of oneDNN"))
       << other.described;
   EXPECT_EQ(0U, go_on_with("run", "SSE41", "8").warnings("other bits"));
@@ -233,8 +226,7 @@ TEST_F(Corruption, ACommitWhoseRunIsGoneIsKept) {
   fs::remove(at("run/result.json"));
   expect_refusal(go_on(), 5, {"run.json", "run/store", "start a new run"});
   fs::rename(at("elsewhere"), at("run/run.json"));
-  const auto outcome = go_on();
-  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(go_on());
   EXPECT_THAT(outcome.out, HasSubstr("resumed after step"));
 }
 
@@ -287,8 +279,7 @@ TEST_F(Corruption, AFlippedBitInARecordOfTheRunIsFound) {
   expect_refusal(terrace({"report", "run"}), 5, {"metrics.jsonl, line 1"});
   scratch_.write("run/metrics.jsonl", lines);
   change("run/run.json", R"("store_name": "store")", R"("store_name": "stnre")");
-  const auto outcome = go_on();
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(go_on());
   EXPECT_EQ(1U, outcome.warnings("run.copy.json is used")) << outcome.described;
   EXPECT_EQ(weights_of(whole), weights_of(outcome));
   EXPECT_EQ(steps("whole"), steps("run"));
@@ -304,9 +295,7 @@ TEST_F(Corruption, RecordsWithoutAChecksumAreRead) {
   std::string lines;
   for (const auto& line : metrics("run")) lines += line.dump() + "\n";
   scratch_.write("run/metrics.jsonl", lines);
-  const auto outcome = go_on();
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
-  EXPECT_EQ(weights_of(whole), weights_of(outcome));
+  EXPECT_EQ(weights_of(whole), weights_of(go_on()));
   EXPECT_EQ(steps("whole"), steps("run"));
 }
 
@@ -315,8 +304,7 @@ TEST_F(Corruption, MissingLinesOfMetricsAreNamedAndComparedByStep) {
   const auto all = scratch_.read("run/metrics.jsonl");
   const auto first = all.find('\n') + 1, second = all.find('\n', first) + 1;
   scratch_.write("run/metrics.jsonl", all.substr(0, first) + all.substr(second));
-  const auto outcome = train({"--resume", "auto", "--steps", "6", "--verify-resident"});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(train({"--resume", "auto", "--steps", "6", "--verify-resident"}));
   EXPECT_EQ(1U, outcome.warnings("has no line of step 2")) << outcome.described;
   EXPECT_EQ(1U, outcome.warnings("step 2 has no line")) << outcome.described;
   EXPECT_THAT(outcome.described, HasSubstr("4 of 4 losses are bit-identical"));

@@ -20,13 +20,8 @@ TEST_F(Cli, ADriveThatFailsEndsTheRunWhichGoesOnWhenItIsBack) {
   PrivateMount disk(at("disk"));
   if (!disk.ext4(at("image"), 64 * kMiB)) GTEST_SKIP() << "no file system in a file can be mounted here: " << disk.why();
   const Words wanted{"--steps", "12", "--ckpt-interval", "1", "--device-memory", "1MiB", "--host-memory", "1MiB"};
-  const auto with = [&](const Words& more) {
-    auto words = wanted;
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-  };
-  const auto undisturbed = train(with({"--nvme-path", ".", "--out-dir", "whole"}));
-  ASSERT_EQ(0, undisturbed.exit) << undisturbed.described;
+  const auto with = [&](const Words& more) { return wanted + more; };
+  const auto undisturbed = succeeded(train(with({"--nvme-path", ".", "--out-dir", "whole"})));
 
   const Words on_the_drive{"--nvme-path", "disk", "--out-dir", "run", "--resume", "auto"};
   auto json = with(on_the_drive);
@@ -48,8 +43,7 @@ TEST_F(Cli, ADriveThatFailsEndsTheRunWhichGoesOnWhenItIsBack) {
   }
   ASSERT_TRUE(disk.detach()) << disk.why();
   ASSERT_TRUE(disk.mount_image(at("backup"))) << disk.why();
-  const auto finished = train(with(on_the_drive));
-  ASSERT_EQ(0, finished.exit) << finished.described;
+  const auto finished = succeeded(train(with(on_the_drive)));
   EXPECT_NE(std::string::npos, finished.out.find("resumed after step")) << finished.described;
   EXPECT_EQ(weights_of(undisturbed), weights_of(finished));
   EXPECT_EQ(steps("whole"), steps("run"));

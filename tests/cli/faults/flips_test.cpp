@@ -40,9 +40,9 @@ class Flips : public Cli {
  protected:
   // A model of 20,000 weights, because the program runs thousands of times.
   [[nodiscard]] Words small(const Words& more) const {
-    return tiny("train", Words{"--layers", "1", "--hidden", "32", "--heads", "2", "--seq-len", "32", "--eval-interval", "2",
-                               "--ckpt-interval", "2", "--resume", "auto"} +
-                             more);
+    return tiny(
+        "train",
+        flags("--layers 1 --hidden 32 --heads 2 --seq-len 32 --eval-interval 2 --ckpt-interval 2 --resume auto") + more);
   }
   [[nodiscard]] Outcome use(Use what) const {
     switch (what) {
@@ -85,8 +85,7 @@ class Flips : public Cli {
 
   // The end of an undisturbed run.
   [[nodiscard]] End whole() const {
-    const auto all = use(Use::resume);
-    EXPECT_EQ(0, all.exit) << all.described;
+    const auto all = succeeded(use(Use::resume));
     const auto end = end_of(all);
     fs::remove_all(at("run"));
     return end;
@@ -159,8 +158,7 @@ class Flips : public Cli {
 };
 
 TEST_F(Flips, InAnyFileOfAFinishedRunAreFoundOrHarmless) {
-  const auto first = use(Use::finish_again);
-  ASSERT_EQ(0, first.exit) << first.described;
+  const auto first = succeeded(use(Use::finish_again));
   const auto four = end_of(first);
   fs::rename(at("run"), at("finished"));
   flip_all("finished", {Use::resume, Use::finish_again, Use::verify, Use::generate, Use::report},
@@ -183,8 +181,7 @@ TEST_F(Flips, InAnyFileOfAStoppedRunAreFoundOrHarmless) {
 // A kept commit is used through its copy. Found: by verify, by copying, or when the copy continues. Harmless: the copy ends as
 // the run did.
 TEST_F(Flips, InAKeptCommitAreFoundOrHarmless) {
-  const auto whole = terrace(small({"--steps", kFinished, "--ckpt-keep", "2"}));
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto whole = succeeded(terrace(small({"--steps", kFinished, "--ckpt-keep", "2"})));
   fs::rename(at("run"), at("finished"));
   const auto places = number_from_environment("TERRACE_FLIPS", 6), seed = number_from_environment("TERRACE_FLIP_SEED", 1);
   const auto kept = fs::directory_iterator(at("finished/kept"))->path().filename();
@@ -242,11 +239,9 @@ TEST_F(Flips, InTheTokenizerAreAlwaysFound) {
     expect_refusal(run_until(kMore, {}), 5, {name});
     EXPECT_FALSE(fs::exists(at("out")));
     // Giving the flags again restores it.
-    const auto resumed = run_until(kMore, given);
-    EXPECT_EQ(0, resumed.exit) << resumed.described;
+    const auto resumed = succeeded(run_until(kMore, given));
     EXPECT_EQ(1U, resumed.warnings("the tokenizer that the run in run keeps")) << resumed.described;
-    const auto verified = use(Use::verify);
-    EXPECT_EQ(0, verified.exit) << verified.described;
+    succeeded(use(Use::verify));
   };
   std::mt19937_64 random(seed);
   for (const std::string name : {"tokenizer.json", "tokenizer_config.json"})
@@ -264,8 +259,7 @@ TEST_F(Flips, InTheTokenizerAreAlwaysFound) {
   expect_found("chat_template.jinja: the run did not keep this file");
   // Another tokenizer replaces it and is checked from then on.
   ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "270", "--out", "other.json"}).exit);
-  const auto other = run_until("15", {"--tokenizer", "other.json"});
-  ASSERT_EQ(0, other.exit) << other.described;
+  succeeded(run_until("15", {"--tokenizer", "other.json"}));
   EXPECT_EQ(scratch_.read("other.json"), scratch_.read("run/tokenizer/tokenizer.json"));
   EXPECT_EQ(0, use(Use::verify).exit);
 }

@@ -4,8 +4,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <csignal>
-
 #include <terrace/tests/cli/cli_test.h>
 #include <terrace/tests/cli/faults/private_mount.h>
 
@@ -47,13 +45,9 @@ TEST_F(FullDisk, TooLittleRoomIsFoundBeforeTheRun) {
 
 void FullDisk::fills_up() const {
   const Words wanted{"--steps", "40", "--ckpt-interval", "1"};
-  auto whole = wanted;
-  whole.insert(whole.end(), {"--out-dir", "whole"});
-  const auto undisturbed = train(whole);
-  ASSERT_EQ(0, undisturbed.exit) << undisturbed.described;
+  const auto undisturbed = succeeded(train(wanted + Words{"--out-dir", "whole"}));
 
-  auto resumed = wanted;
-  resumed.insert(resumed.end(), {"--out-dir", "disk/run", "--resume", "auto"});
+  auto resumed = wanted + Words{"--out-dir", "disk/run", "--resume", "auto"};
   // In the middle, the run waits for the test, because its output is not read.
   auto json = resumed;
   json.emplace_back("--json");
@@ -63,13 +57,10 @@ void FullDisk::fills_up() const {
   const auto full = child.wait();
   expect_refusal(full, 1, {"disk/run/", "No space left on device (errno 28)", "--resume auto"});
   expect_refusal(train(resumed), 1, {"disk/run/", "No space left on device (errno 28)", "--resume auto"});
-  const auto verified = terrace({"ckpt", "verify", "disk/run"});
-  EXPECT_EQ(0, verified.exit) << verified.described;
+  succeeded(terrace({"ckpt", "verify", "disk/run"}));
 
   fs::remove(at("disk/ballast"));
-  const auto finished = train(resumed);
-  ASSERT_EQ(0, finished.exit) << finished.described;
-  EXPECT_EQ(weights_of(undisturbed), weights_of(finished));
+  EXPECT_EQ(weights_of(undisturbed), weights_of(train(resumed)));
   EXPECT_EQ(steps("whole"), steps("disk/run"));
 }
 
@@ -91,8 +82,7 @@ TEST_F(FullDisk, ATraceAndAReportThatCannotBeWrittenTakeNothingFromARun) {
   Child child(launch(tiny("train", {"--durability", "none", "--save", "w.safetensors", "--steps", "40", "--json"})));
   child.read_lines(2);  // it waits there until the test reads on
   for (const auto* const file : {"trace.json", "report.html"}) fs::create_directory(at("run") / file);
-  const auto outcome = child.wait();
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(child.wait());
   for (const auto* const file : {"trace.json", "report.html"})
     EXPECT_EQ(1U, outcome.warnings(std::string(file) + " cannot be written: it is not a regular file but a directory"))
         << outcome.described;
@@ -110,8 +100,7 @@ TEST_F(FullDisk, WeightsThatFindNoRoomAreSavedLater) {
   expect_refusal(train(wanted), 1, {"disk/w.safetensors", "No space left on device (errno 28)", "--resume auto"});
   EXPECT_TRUE(fs::is_empty(at("disk")));
   ASSERT_EQ(0, ::mount("", at("disk").c_str(), "", MS_REMOUNT, "size=4m"));
-  const auto again = train(wanted + Words{"--resume", "auto"});
-  ASSERT_EQ(0, again.exit) << again.described;
+  succeeded(train(wanted + Words{"--resume", "auto"}));
   ASSERT_EQ(0, train({"--out-dir", "other", "--save", "w.safetensors"}).exit);
   EXPECT_EQ(scratch_.read("w.safetensors"), scratch_.read("disk/w.safetensors"));
 }
@@ -123,8 +112,7 @@ TEST_F(FullDisk, AnExportThatFindsNoRoomIsRepeated) {
   const Words wanted{"ckpt", "export", "run", "disk/model"};
   expect_refusal(terrace(wanted), 1, {"disk/model/", "No space left on device (errno 28)", "repeat the command"});
   ASSERT_EQ(0, ::mount("", at("disk").c_str(), "", MS_REMOUNT, "size=4m"));
-  const auto again = terrace(wanted);
-  ASSERT_EQ(0, again.exit) << again.described;
+  succeeded(terrace(wanted));
   ASSERT_EQ(0, terrace({"ckpt", "export", "run", "other"}).exit);
   EXPECT_EQ(scratch_.read("other/model.safetensors"), scratch_.read("disk/model/model.safetensors"));
 }
@@ -137,8 +125,7 @@ TEST_F(FullDisk, AFileSizeLimitIsAnErrorAndNotASignal) {
     if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(kNotPermitted);
   };
   expect_refusal(run(limited), 1, {"disk/terrace-", "File too large (errno 27)", "ulimit -f"});
-  const auto outcome = train({"--nvme-path", "disk"});
-  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  succeeded(train({"--nvme-path", "disk"}));
 }
 
 }  // namespace

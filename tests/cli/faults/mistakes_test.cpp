@@ -41,11 +41,10 @@ TEST_F(Mistakes, APlanForACardThatIsNotHereNamesProfiles) {
                  {"no GPU was found", "terrace plan --cluster-profile gpu-24gb"});
   double before = 0;
   for (const auto* const card : {"gpu-141gb", "gpu-80gb", "gpu-48gb", "gpu-32gb", "gpu-24gb"}) {
-    const auto planned =
+    const auto planned = succeeded(
         terrace(tiny("plan", {"--device",    "auto",  "--layers",      "32",   "--hidden",          "4096", "--heads", "32",
                               "--vocab",     "32000", "--data-format", "u16",  "--seq-len",         "512",  "--dtype", "bf16",
-                              "--nvme-path", "disk",  "--tiles",       "auto", "--cluster-profile", card,   "--json"}));
-    ASSERT_EQ(0, planned.exit) << planned.described;
+                              "--nvme-path", "disk",  "--tiles",       "auto", "--cluster-profile", card,   "--json"})));
     const double step_s = nlohmann::json::parse(planned.out).at("step_time_s");
     EXPECT_GT(step_s, before) << card << ", which is slower than the one before";
     before = step_s;
@@ -54,16 +53,13 @@ TEST_F(Mistakes, APlanForACardThatIsNotHereNamesProfiles) {
 }
 
 TEST_F(Mistakes, ZeroOnOneRankIsNoted) {
-  const auto outcome = train({"--zero", "3"});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(train({"--zero", "3"}));
   EXPECT_THAT(outcome.out, HasSubstr("--zero 3: there is one data rank, so nothing is sharded"));
 }
 
 TEST_F(Mistakes, ThatHaveOneMeaningAreTakenSo) {
   const auto trained = [&](const std::string& targets) {
-    const auto outcome = train({"--lora-rank", "2", "--lora-targets", targets, "--out-dir", "run " + targets});
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
-    return weights_of(outcome);
+    return weights_of(train({"--lora-rank", "2", "--lora-targets", targets, "--out-dir", "run " + targets}));
   };
   EXPECT_EQ(trained("q,down"), trained("q_proj, down_proj"));
   EXPECT_EQ(trained("all"), trained("all-linear"));

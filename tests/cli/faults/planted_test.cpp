@@ -8,7 +8,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 
 #include <terrace/tests/cli/cli_test.h>
 
@@ -110,8 +109,7 @@ TEST_F(Planted, APipeSocketOrDeviceInPlaceOfAFileThatTheUserNames) {
     ::close(ends[1]);
     ::dup2(ends[0], STDIN_FILENO);
   };
-  const auto read = Child(piped).kill_after(std::chrono::minutes(1));
-  EXPECT_EQ(0, read.exit) << read.described;
+  succeeded(Child(piped).kill_after(std::chrono::minutes(1)));
 }
 
 TEST_F(Planted, ALinkInPlaceOfATemporaryFileIsNotFollowed) {
@@ -121,8 +119,7 @@ TEST_F(Planted, ALinkInPlaceOfATemporaryFileIsNotFollowed) {
   EXPECT_EQ("precious", scratch_.read("mine"));
   ASSERT_TRUE(fs::remove(at("w.st.tmp")));
   scratch_.write("w.st.tmp", "what a killed run left");
-  const auto saved = train({"--resume", "auto", "--save", "w.st"});
-  EXPECT_EQ(0, saved.exit) << saved.described;
+  succeeded(train({"--resume", "auto", "--save", "w.st"}));
   EXPECT_FALSE(fs::exists(at("w.st.tmp")));
   for (const auto* const name : {"run.json.tmp", "run.copy.json.tmp", "config.toml.tmp", "metrics.jsonl.tmp"}) {
     SCOPED_TRACE(name);
@@ -141,8 +138,7 @@ TEST_F(Planted, ALinkInPlaceOfATemporaryFileIsNotFollowed) {
     fs::create_symlink(at("mine"), at("run") / name);
   }
   fs::remove(at("run/result.json"));
-  const auto outcome = train({"--resume", "auto", "--steps", "8"});
-  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  succeeded(train({"--resume", "auto", "--steps", "8"}));
   EXPECT_EQ("precious", scratch_.read("mine"));
   EXPECT_FALSE(fs::is_symlink(at("run/trace.json")));
 }
@@ -155,8 +151,7 @@ TEST_F(Planted, DamagedJsonIsNamedWithoutALibrarysWords) {
         R"({"traceEvents":)" + deep, std::string(R"({"traceEvents":[{"ph":"X","ts":1e999}]})")}) {
     SCOPED_TRACE(text.substr(0, 60));
     scratch_.write("run/trace.json", text);
-    const auto outcome = terrace({"report", "run"});
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    const auto outcome = succeeded(terrace({"report", "run"}));
     EXPECT_THAT(outcome.err, Not(HasSubstr("exception"))) << outcome.described;
     const bool list = text.find("\"ph\":7") != std::string::npos;  // a list of invalid events
     EXPECT_EQ(list ? 0U : 1U, outcome.warnings("run/trace.json is not a trace")) << outcome.described;
@@ -257,8 +252,7 @@ TEST_F(Planted, AKilledCopyIsRepeated) {
   expect_refusal(copy(), 5, {"thesis.txt"});
   EXPECT_EQ("years", scratch_.read("copy/store/thesis.txt"));
   fs::remove(at("copy/store/thesis.txt"));
-  const auto again = copy();
-  ASSERT_EQ(0, again.exit) << again.described;
+  succeeded(copy());
   EXPECT_EQ(0, terrace({"ckpt", "verify", "copy"}).exit);
   EXPECT_FALSE(fs::exists(at("copy/unfinished-copy")));
 }
@@ -272,12 +266,9 @@ TEST_F(Planted, ACopyKilledAtAnyMomentIsRepeated) {
     const Words words{"ckpt", "copy", "run", "copy"};
     killed += Child(launch(words)).kill_after(std::chrono::milliseconds(milliseconds)).signal == SIGKILL ? 1 : 0;
     if (!fs::exists(at("copy/run.json"))) {
-      const auto again = terrace(words);
-      ASSERT_EQ(0, again.exit) << again.described;
+      succeeded(terrace(words));
     }
-    const auto resumed = train({"--resume", "copy", "--steps", "6"});
-    ASSERT_EQ(0, resumed.exit) << resumed.described;
-    EXPECT_EQ(weights_of(whole), weights_of(resumed));
+    EXPECT_EQ(weights_of(whole), weights_of(train({"--resume", "copy", "--steps", "6"})));
   }
   EXPECT_GT(killed, 0);
 }

@@ -31,14 +31,11 @@ class Restricted : public Cli {
 };
 
 TEST_F(Restricted, WithoutIoUringThreadsReadAndWrite) {
-  const auto free = train(offloaded_);
-  ASSERT_EQ(0, free.exit) << free.described;
+  const auto free = succeeded(train(offloaded_));
   for (const auto& [error_number, call] :
        {std::pair{EPERM, __NR_io_uring_setup}, {ENOSYS, __NR_io_uring_setup}, {EPERM, __NR_io_uring_register}}) {
     const auto dir = "run" + std::to_string(error_number) + "-" + std::to_string(call);
-    auto words = offloaded_;
-    words.insert(words.end(), {"--out-dir", dir});
-    auto restricted = launch(tiny("train", words));
+    auto restricted = launch(tiny("train", offloaded_ + Words{"--out-dir", dir}));
     restricted.in_child = [e = error_number, c = static_cast<unsigned>(call)] { forbid_io_uring(e, c); };
     const auto outcome = run(restricted);
     if (outcome.exit == kNotPermitted) GTEST_SKIP() << "a seccomp filter is not permitted here";
@@ -101,11 +98,8 @@ TEST_F(Restricted, WhereNothingCanBeLockedOneWarningSaysSo) {
 }
 
 TEST_F(Restricted, WithoutLockedMemoryItTrainsAllTheSame) {
-  const auto free = train(offloaded_);
-  ASSERT_EQ(0, free.exit) << free.described;
-  auto words = offloaded_;
-  words.insert(words.end(), {"--out-dir", "unlocked"});
-  auto restricted = launch(tiny("train", words));
+  const auto free = succeeded(train(offloaded_));
+  auto restricted = launch(tiny("train", offloaded_ + Words{"--out-dir", "unlocked"}));
   restricted.in_child = forbid_locking;
   const auto outcome = run(restricted);
   if (outcome.exit == kNotPermitted) GTEST_SKIP() << "the right to lock memory cannot be given up here";

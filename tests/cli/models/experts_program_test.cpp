@@ -1,7 +1,4 @@
 // Mixtures of experts from a user's view: trained, planned, resumed, saved, read back, and used to generate.
-#include <cmath>
-
-#include <fmt/format.h>
 
 #include <terrace/tests/cli/ranks/on_ranks.h>
 
@@ -15,16 +12,10 @@ class ExpertsProgram : public Ranks {
                  "--steps",   "4", "--grad-accumulation", "4",    "--out-dir",       run} +
            more;
   }
-  std::string text_of(const std::string& run) {
-    const auto text = terrace({"generate", run, "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
-    EXPECT_EQ(0, text.exit) << text.described;
-    return text.out;
-  }
 };
 
 TEST_F(ExpertsProgram, EveryMeshTrainsAndSaysWhatOneRankDoes) {
-  const auto one = train(mixed("one", {}));
-  ASSERT_EQ(0, one.exit) << one.described;
+  succeeded(train(mixed("one", {})));
   const auto text = text_of("one");
   for (const auto& [run, more] : {std::pair<std::string, Words>{"tp2", {"--tp", "2", "--sp"}},
                                   {"dp2", {"--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
@@ -33,53 +24,38 @@ TEST_F(ExpertsProgram, EveryMeshTrainsAndSaysWhatOneRankDoes) {
                                   {"ep2dp2", {"--ep", "2", "--dp", "2", "--zero", "3", "--grad-accumulation", "1"}},
                                   {"ep2pp2tp2", {"--ep", "2", "--pp", "2", "--tp", "2", "--grad-accumulation", "2"}},
                                   {"pp2", {"--pp", "2", "--zero", "1"}}}) {
-    const auto many = train(mixed(run, more));
-    ASSERT_EQ(0, many.exit) << many.described;
+    succeeded(train(mixed(run, more)));
     expect_near("one", run);
     EXPECT_EQ(text, text_of(run)) << run;
   }
 }
 
 TEST_F(ExpertsProgram, LittleMemoryAndAResumedRunGiveTheSameBits) {
-  const auto whole = train(mixed("whole", {}));
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  succeeded(train(mixed("whole", {})));
   const Words little{"--nvme-path", ".", "--device-memory", "2MiB", "--host-memory", "8MB"};
   ASSERT_EQ(0, train(mixed("parts", little + Words{"--steps", "2", "--lr-schedule", "constant"})).exit);
-  const auto rest = train(mixed("parts", little + Words{"--resume", "auto", "--lr-schedule", "constant"}));
-  ASSERT_EQ(0, rest.exit) << rest.described;
-  const auto constant = train(mixed("constant", {"--lr-schedule", "constant"}));
-  ASSERT_EQ(0, constant.exit) << constant.described;
-  EXPECT_EQ(weights_of(constant), weights_of(rest));
+  const auto rest = succeeded(train(mixed("parts", little + Words{"--resume", "auto", "--lr-schedule", "constant"})));
+  EXPECT_EQ(weights_of(train(mixed("constant", {"--lr-schedule", "constant"}))), weights_of(rest));
 }
 
 TEST_F(ExpertsProgram, SavedExpertsAreReadBackWhole) {
-  const auto saved = train(mixed("saved", {"--tp", "2", "--save", "experts.safetensors"}));
-  ASSERT_EQ(0, saved.exit) << saved.described;
-  const auto again = train(mixed("again", {"--init-from", "experts.safetensors", "--steps", "1"}));
-  EXPECT_EQ(0, again.exit) << again.described;
+  succeeded(train(mixed("saved", {"--tp", "2", "--save", "experts.safetensors"})));
+  succeeded(train(mixed("again", {"--init-from", "experts.safetensors", "--steps", "1"})));
   const auto fewer = train(mixed("fewer", {"--init-from", "experts.safetensors", "--experts", "3"}));
   EXPECT_NE(0, fewer.exit) << "a file with other experts was accepted";
 }
 
 TEST_F(ExpertsProgram, ARunGoesOnWithExpertsOnOtherRanksAndItsFileIsThatOfOneRank) {
   const Words constant{"--lr-schedule", "constant", "--dtype", "fp64"};
-  const auto whole = train(mixed("whole", constant + Words{"--save", "whole.safetensors"}));
-  ASSERT_EQ(0, whole.exit) << whole.described;
-  const auto first = train(mixed("run", constant + Words{"--ep", "4", "--grad-accumulation", "1", "--steps", "1"}));
-  ASSERT_EQ(0, first.exit) << first.described;
-  const auto second = train(mixed("run", constant + Words{"--ep", "2", "--dp", "2", "--zero", "2", "--grad-accumulation", "1",
-                                                          "--steps", "2", "--resume", "auto"}));
-  ASSERT_EQ(0, second.exit) << second.described;
-  const auto third = train(mixed("run", constant + Words{"--steps", "3", "--resume", "auto"}));
-  ASSERT_EQ(0, third.exit) << third.described;
-  const auto last = train(mixed("run", constant + Words{"--ep", "2", "--tp", "2", "--grad-accumulation", "2", "--resume",
-                                                        "auto", "--save", "run.safetensors"}));
-  ASSERT_EQ(0, last.exit) << last.described;
+  succeeded(train(mixed("whole", constant + Words{"--save", "whole.safetensors"})));
+  succeeded(train(mixed("run", constant + Words{"--ep", "4", "--grad-accumulation", "1", "--steps", "1"})));
+  succeeded(train(mixed("run", constant + flags("--ep 2 --dp 2 --zero 2 --grad-accumulation 1 --steps 2 --resume auto"))));
+  succeeded(train(mixed("run", constant + Words{"--steps", "3", "--resume", "auto"})));
+  succeeded(train(mixed("run", constant + flags("--ep 2 --tp 2 --grad-accumulation 2 --resume auto --save run.safetensors"))));
   expect_near("whole", "run");
   EXPECT_EQ(std::filesystem::file_size(at("whole.safetensors")), std::filesystem::file_size(at("run.safetensors")));
-  const auto again = train(mixed(
-      "again", constant + Words{"--init-from", "run.safetensors", "--ep", "2", "--grad-accumulation", "2", "--steps", "1"}));
-  EXPECT_EQ(0, again.exit) << again.described;
+  succeeded(train(mixed(
+      "again", constant + Words{"--init-from", "run.safetensors", "--ep", "2", "--grad-accumulation", "2", "--steps", "1"})));
 }
 
 TEST_F(ExpertsProgram, MetricsSayHowTokensWereRouted) {

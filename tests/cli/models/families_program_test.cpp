@@ -48,13 +48,11 @@ TEST_P(FamilyProgram, TrainsResumesAndGenerates) {
   const auto losses = steps("whole");
   EXPECT_LT(losses.back().loss, losses.front().loss);
   ASSERT_EQ(0, trained("parts", Words{"--steps", "3", "--lr", "3e-3"} + untied).exit);
-  const auto rest = trained("parts", Words{"--steps", "6", "--lr", "3e-3", "--resume", "auto"} + untied);
-  ASSERT_EQ(0, rest.exit) << rest.described;
+  succeeded(trained("parts", Words{"--steps", "6", "--lr", "3e-3", "--resume", "auto"} + untied));
   EXPECT_EQ(steps("parts"), losses);
 
   const Words generate{"generate", "whole", "--prompt", "The river", "--max-tokens", "20", "--temperature", "0"};
-  const auto text = terrace(generate);
-  ASSERT_EQ(0, text.exit) << text.described;
+  const auto text = succeeded(terrace(generate));
   EXPECT_THAT(text.out, testing::StartsWith("The river"));
   EXPECT_EQ(terrace(generate).out, text.out);
 }
@@ -62,8 +60,8 @@ TEST_P(FamilyProgram, TrainsResumesAndGenerates) {
 TEST_P(FamilyProgram, SavedWeightsAreReadAgain) {
   for (const Words& more : {Words{}, Words{"--untied", "--skips", "u", "--layers", "3"}}) {
     ASSERT_EQ(0, trained("first", Words{"--save", "first.safetensors"} + more).exit);
-    const auto again = unchanged("again", Words{"--init-from", "first.safetensors", "--save", "again.safetensors"} + more);
-    ASSERT_EQ(0, again.exit) << again.described;
+    const auto again =
+        succeeded(unchanged("again", Words{"--init-from", "first.safetensors", "--save", "again.safetensors"} + more));
     EXPECT_EQ(0U, again.warnings("--init-from")) << again.described;
     const auto before = file("first.safetensors"), after = file("again.safetensors");
     EXPECT_EQ(before.header, after.header);
@@ -92,8 +90,7 @@ TEST_P(FamilyProgram, NamesInFilesAreTheFamilys) {
   for (const auto ending : names.buffers) other.add("some.0" + std::string(ending), {8}, zeros(8));
   scratch_.write("other.safetensors", other.text());
   ASSERT_EQ(0, unchanged("from", {"--init-from", "m.safetensors", "--save", "a.safetensors"}).exit);
-  const auto outcome = unchanged("from_other", {"--init-from", "other.safetensors", "--save", "b.safetensors"});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  succeeded(unchanged("from_other", {"--init-from", "other.safetensors", "--save", "b.safetensors"}));
   EXPECT_TRUE(scratch_.read("a.safetensors") == scratch_.read("b.safetensors"));
 
   scratch_.write("more.safetensors", SafetensorsFile(saved).add("some.more.weight", {8}, zeros(8)).text());
@@ -119,8 +116,7 @@ TEST_P(FamilyProgram, NumbersThatNoTensorHasAreCompared) {
     const auto word = std::string(lm::word_of(number.keys));
     EXPECT_EQ(std::stod(metadata.at(word).get<std::string>()), number.usual) << word;
     fs::remove(at("model/config.json"));
-    const auto silent = trained("silent", {"--init-from", "model/m.safetensors", "--steps", "1"});
-    ASSERT_EQ(0, silent.exit) << silent.described;
+    const auto silent = succeeded(trained("silent", {"--init-from", "model/m.safetensors", "--steps", "1"}));
     EXPECT_EQ(number.varies ? 1U : 0U, silent.warnings("--" + number.flag)) << silent.described;
     fs::remove_all(at("silent"));
     for (const auto key : number.keys) {
@@ -131,14 +127,12 @@ TEST_P(FamilyProgram, NumbersThatNoTensorHasAreCompared) {
       refuses("model/m.safetensors", {}, {"model/config.json has " + place.back() + " ", "give --" + number.flag + " "});
       config[place] = number.usual;
       scratch_.write("model/config.json", config.dump());
-      const auto agreed = trained("agreed", {"--init-from", "model/m.safetensors", "--steps", "1"});
-      EXPECT_EQ(0, agreed.exit) << agreed.described;
+      const auto agreed = succeeded(trained("agreed", {"--init-from", "model/m.safetensors", "--steps", "1"}));
       EXPECT_EQ(0U, agreed.warnings("--" + number.flag)) << agreed.described;
       fs::remove_all(at("agreed"));
     }
-    const auto other = trained(
-        "other", {"--" + number.flag, fmt::format("{}", number.usual / 2), "--save", "other.safetensors", "--steps", "1"});
-    ASSERT_EQ(0, other.exit) << other.described;
+    succeeded(trained(
+        "other", {"--" + number.flag, fmt::format("{}", number.usual / 2), "--save", "other.safetensors", "--steps", "1"}));
     refuses("other.safetensors", {}, {"its metadata has " + word, "give --" + number.flag});
     fs::remove_all(at("other"));
   }

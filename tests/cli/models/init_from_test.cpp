@@ -1,6 +1,5 @@
 // --init-from with files of other models and programs, and with values that are in no tensor: the rotary base, the norm epsilon
 // and the number of heads.
-#include <fstream>
 
 #include <terrace/tests/cli/cli_test.h>
 #include <terrace/tests/cli/models/safetensors_file.h>
@@ -36,8 +35,7 @@ class InitFrom : public Cli {
 };
 
 TEST_F(InitFrom, TensorsThatTheModelDoesNotHaveMeanAnotherModel) {
-  const auto good = from("m.safetensors");
-  ASSERT_EQ(0, good.exit) << good.described;
+  succeeded(from("m.safetensors"));
   refuses("m.safetensors", {"--layers", "1"},
           {"--init-from m.safetensors: the model does not have 9 of its tensors: \"model.layers.1.", "and 6 more"});
   scratch_.write("biases.safetensors", file("m.safetensors")
@@ -61,9 +59,7 @@ TEST_F(InitFrom, AHeadThatIsTheEmbeddingIsTied) {
     const auto tied = file(name);
     const auto table = tied.bytes_of(embedding);
     scratch_.write("head.safetensors", SafetensorsFile(tied).add("lm_head.weight", {256, 64}, table).text());
-    const auto outcome = from("head.safetensors", family);
-    ASSERT_EQ(0, outcome.exit) << outcome.described;
-    EXPECT_EQ(weights_of(from(name, family)), weights_of(outcome));
+    EXPECT_EQ(weights_of(from(name, family)), weights_of(from("head.safetensors", family)));
     auto other = table;
     other.back() = static_cast<char>(other.back() ^ 1);
     scratch_.write("head.safetensors", SafetensorsFile(tied).add("lm_head.weight", {256, 64}, other).text());
@@ -88,8 +84,7 @@ TEST_F(InitFrom, BuffersOfHuggingFaceAreNoWeights) {
   old.add("h.0.attn.bias", {1, 1, 64, 64}, std::string(64 * 64, '\1'), "U8").add("h.0.attn.masked_bias", {}, zeros(1));
   old.add("transformer.h.1.attn.bias", {1, 1, 64, 64}, zeros(64 * 64));
   scratch_.write("masks.safetensors", old.text());
-  const auto masks = from("masks.safetensors", {"--model", "gpt2"});
-  ASSERT_EQ(0, masks.exit) << masks.described;
+  const auto masks = succeeded(from("masks.safetensors", {"--model", "gpt2"}));
   EXPECT_EQ(weights_of(from("gpt2.safetensors", {"--model", "gpt2"})), weights_of(masks));
 }
 
@@ -99,8 +94,7 @@ TEST_F(InitFrom, WhatNoTensorTellsIsSaid) {
       "config.json of its model has the right values (rope_theta, rms_norm_eps)";
   fs::create_directory(at("model"));
   scratch_.write("model/m.safetensors", without_metadata("m.safetensors").text());
-  const auto silent = from("model/m.safetensors");
-  ASSERT_EQ(0, silent.exit) << silent.described;
+  const auto silent = succeeded(from("model/m.safetensors"));
   EXPECT_EQ(1U, silent.warnings(says)) << silent.described;
   EXPECT_EQ(1U, from("model/m.safetensors", {"--rope-base", "500000"}).warnings("does not tell its norm epsilon, so"));
   EXPECT_EQ(0U, from("model/m.safetensors", {"--rope-base", "10000", "--norm-eps", "1e-5"}).warnings("--init-from"));
@@ -112,8 +106,7 @@ TEST_F(InitFrom, WhatNoTensorTellsIsSaid) {
           {"--init-from model/m.safetensors: model/config.json has rope_theta 500000, and this run would use 10000\n  give "
            "--rope-base 500000; or --rope-base 10000, if that is intended"});
   for (const auto* const base : {"500000", "10000"}) {
-    const auto given = from("model/m.safetensors", {"--rope-base", base});
-    EXPECT_EQ(0, given.exit) << given.described;
+    const auto given = succeeded(from("model/m.safetensors", {"--rope-base", base}));
     EXPECT_EQ(0U, given.warnings("--init-from")) << given.described;
   }
   refuses("model/m.safetensors", {"--rope-base", "500000", "--heads", "8"},
@@ -150,28 +143,24 @@ TEST_F(InitFrom, AModelWithWindowsKeepsThem) {
     scratch_.write("model/config.json", told + config);
     refuses("model/m.safetensors", {},
             {"model/config.json has windows of attention, and this run would have none\n  give --window " + pattern});
-    const auto given = from("model/m.safetensors", {"--window", pattern});
-    EXPECT_EQ(0, given.exit) << given.described;
+    succeeded(from("model/m.safetensors", {"--window", pattern}));
   }
   for (const auto* const none :
        {"null}", "64}", R"(9, "use_sliding_window": false})", "\"many\"}", R"(9, "layer_types": ["sliding_attention"]})"}) {
     scratch_.write("model/config.json", told + none);
-    const auto same = from("model/m.safetensors");
-    EXPECT_EQ(0, same.exit) << same.described;
+    succeeded(from("model/m.safetensors"));
   }
   fs::remove(at("model/config.json"));
   ASSERT_EQ(0, train({"--out-dir", "w", "--save", "model/w.safetensors", "--window", "9,0"}).exit);
   refuses("model/w.safetensors", {}, {"its metadata has windows of attention", "give --window 9,0"});
-  const auto same = from("model/w.safetensors", {"--window", "9,0"});
-  EXPECT_EQ(0, same.exit) << same.described;
+  succeeded(from("model/w.safetensors", {"--window", "9,0"}));
 }
 
 TEST_F(InitFrom, WhatTerraceSavesTellsIt) {
   ASSERT_EQ(0, train({"--out-dir", "a", "--save", "a.safetensors", "--rope-base", "500000", "--norm-eps", "1e-6"}).exit);
   refuses("a.safetensors", {}, {"its metadata has rope_theta 500000, and this run would use 10000", "--rope-base 500000"});
   refuses("a.safetensors", {"--rope-base", "500000"}, {"its metadata has rms_norm_eps 1e-06"});
-  const auto same = from("a.safetensors", {"--rope-base", "500000", "--norm-eps", "1e-6"});
-  EXPECT_EQ(0, same.exit) << same.described;
+  const auto same = succeeded(from("a.safetensors", {"--rope-base", "500000", "--norm-eps", "1e-6"}));
   EXPECT_EQ(0U, same.warnings("--init-from")) << same.described;
 }
 
@@ -213,8 +202,7 @@ TEST_F(InitFrom, RunsFromBeforeTheFlagsContinue) {
   }
   const Words more{"--out-dir", "old", "--resume", "auto"};
   expect_refusal(train(more + Words{"--norm-eps", "1e-6"}), 2, {"norm-eps: 1e-05 then, 1e-06 now"});
-  const auto rest = train(more + Words{"--rope-base", "10000"});
-  ASSERT_EQ(0, rest.exit) << rest.described;
+  const auto rest = succeeded(train(more + Words{"--rope-base", "10000"}));
   EXPECT_EQ(weights_of(train({"--out-dir", "whole"})), weights_of(rest));
 }
 

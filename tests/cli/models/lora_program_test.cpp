@@ -1,6 +1,5 @@
 // Fine-tuning from a user's view: adapters on any layout of ranks and tiers, written to and read from a PEFT directory, merged;
 // frozen parameters; refusals. (tests/interop/lora_adapters.py compares with PEFT itself.)
-#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -19,16 +18,9 @@ class LoraProgram : public Ranks {
   Outcome exported(const Words& words) { return terrace(Words{"ckpt", "export"} + words); }
   // Runs a step that changes no weight: its loss is the model's.
   double loss_of(const std::string& run, const Words& more) {
-    const auto done =
-        train(Words{"--steps", "1", "--lr", "1e-30", "--min-lr", "1e-30", "--seq-len", "32", "--out-dir", run} + more);
-    EXPECT_EQ(0, done.exit) << done.described;
+    const auto done = succeeded(
+        train(Words{"--steps", "1", "--lr", "1e-30", "--min-lr", "1e-30", "--seq-len", "32", "--out-dir", run} + more));
     return done.exit == 0 ? steps(run).front().loss : 0;
-  }
-  // Generates with one rank, whichever ranks wrote the run.
-  std::string text_of(const std::string& run) {
-    const auto text = terrace({"generate", run, "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
-    EXPECT_EQ(0, text.exit) << text.described;
-    return text.out;
   }
   // Compares the numbers of two exports, adapters or whole models, in fp64.
   void expect_near_files(const std::string& one, const std::string& other, double tolerance) {
@@ -55,75 +47,38 @@ class LoraProgram : public Ranks {
 
 // With canonical sums, data ranks, budgets and pipelines change no bit; nor does resuming.
 TEST_F(LoraProgram, EveryLayoutTrainsTheSameAdapters) {
-  const Words lora{"--model",
-                   "llama",
-                   "--heads",
-                   "4",
-                   "--kv-heads",
-                   "2",
-                   "--seq-len",
-                   "32",
-                   "--lora-rank",
-                   "3",
-                   "--lora-alpha",
-                   "5",
-                   "--lora-targets",
-                   "q,v,down",
-                   "--canonical-reduction",
-                   "--steps",
-                   "6"};
-  const auto one = train(lora + Words{"--grad-accumulation", "4", "--out-dir", "one"});
-  ASSERT_EQ(0, one.exit) << one.described;
+  const Words lora = flags(
+      "--model llama --heads 4 --kv-heads 2 --seq-len 32 --lora-rank 3 --lora-alpha 5 --lora-targets q,v,down "
+      "--canonical-reduction --steps 6");
+  const auto one = succeeded(train(lora + Words{"--grad-accumulation", "4", "--out-dir", "one"}));
   for (const auto& [run, layout] :
        {std::pair<std::string, Words>{"zero1", {"--dp", "2", "--zero", "1", "--grad-accumulation", "2"}},
         {"zero3", {"--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
         {"pipeline", {"--pp", "2", "--grad-accumulation", "4"}},
         {"disk", {"--device-memory", "1MiB", "--host-memory", "1MiB", "--nvme-path", ".", "--grad-accumulation", "4"}}}) {
-    const auto other = train(lora + layout + Words{"--out-dir", run});
-    ASSERT_EQ(0, other.exit) << other.described;
-    EXPECT_EQ(weights_of(one), weights_of(other)) << run;
+    EXPECT_EQ(weights_of(one), weights_of(train(lora + layout + Words{"--out-dir", run}))) << run;
   }
   const Words whole{"--grad-accumulation", "4", "--lr-schedule", "constant"};
   const auto at_once = train(lora + whole + Words{"--out-dir", "at-once"});
   ASSERT_EQ(0, train(lora + whole + Words{"--steps", "3", "--out-dir", "twice"}).exit);
-  const auto resumed = train(lora + whole + Words{"--resume", "auto", "--out-dir", "twice"});
-  ASSERT_EQ(0, resumed.exit) << resumed.described;
-  EXPECT_EQ(weights_of(at_once), weights_of(resumed));
+  EXPECT_EQ(weights_of(at_once), weights_of(train(lora + whole + Words{"--resume", "auto", "--out-dir", "twice"})));
   // Also on other ranks.
   ASSERT_EQ(0, train(lora + whole + Words{"--steps", "3", "--out-dir", "moved"}).exit);
-  const auto moved = train(lora + Words{"--lr-schedule", "constant", "--grad-accumulation", "2", "--dp", "2", "--zero", "3",
-                                        "--resume", "auto", "--out-dir", "moved"});
-  ASSERT_EQ(0, moved.exit) << moved.described;
+  const auto moved = succeeded(
+      train(lora + flags("--lr-schedule constant --grad-accumulation 2 --dp 2 --zero 3 --resume auto --out-dir moved")));
   EXPECT_EQ(weights_of(at_once), weights_of(moved));
 }
 
 TEST_F(LoraProgram, EveryLayoutTrainsTheSameAdaptersOfExperts) {
-  const Words lora{"--model",
-                   "mixtral",
-                   "--experts",
-                   "4",
-                   "--heads",
-                   "4",
-                   "--seq-len",
-                   "32",
-                   "--lora-rank",
-                   "3",
-                   "--lora-targets",
-                   "q,gate,up,down",
-                   "--canonical-reduction",
-                   "--lr",
-                   "0.01",
-                   "--steps",
-                   "4"};
-  const auto one = train(lora + Words{"--grad-accumulation", "4", "--out-dir", "one"});
-  ASSERT_EQ(0, one.exit) << one.described;
+  const Words lora = flags(
+      "--model mixtral --experts 4 --heads 4 --seq-len 32 --lora-rank 3 --lora-targets q,gate,up,down --canonical-reduction "
+      "--lr 0.01 --steps 4");
+  const auto one = succeeded(train(lora + Words{"--grad-accumulation", "4", "--out-dir", "one"}));
   for (const auto& [run, layout] :
        {std::pair<std::string, Words>{"zero3", {"--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
         {"pipeline", {"--pp", "2", "--grad-accumulation", "4"}},
         {"disk", {"--device-memory", "2MiB", "--host-memory", "2MiB", "--nvme-path", ".", "--grad-accumulation", "4"}}}) {
-    const auto other = train(lora + layout + Words{"--out-dir", run});
-    ASSERT_EQ(0, other.exit) << other.described;
-    EXPECT_EQ(weights_of(one), weights_of(other)) << run;
+    EXPECT_EQ(weights_of(one), weights_of(train(lora + layout + Words{"--out-dir", run}))) << run;
     EXPECT_EQ(steps("one"), steps(run));
   }
 }
@@ -146,19 +101,18 @@ TEST_F(LoraProgram, RanksOfEveryKindTrainExportAndSayWhatOneRankDoes) {
                {"ep2dp2pp2", {"--ep", "2", "--dp", "2", "--pp", "2", "--zero", "1", "--grad-accumulation", "1"}}};
   for (const auto& [model, layouts] : {std::pair{dense, of_dense}, {mixed, of_mixed}}) {
     const auto one = model[1] + "-one";
-    const auto lora = model + Words{"--dtype", "fp64", "--seq-len", "32",   "--lora-rank", "3", "--lora-alpha",        "5",
-                                    "--lr",    "0.01", "--eps",     "1e-3", "--steps",     "5", "--grad-accumulation", "4"};
+    const auto lora =
+        model +
+        flags("--dtype fp64 --seq-len 32 --lora-rank 3 --lora-alpha 5 --lr 0.01 --eps 1e-3 --steps 5 --grad-accumulation 4");
     const auto exports = [&](const std::string& run) {
       ASSERT_EQ(0, exported({run, run + "-adapter"}).exit) << run;
       ASSERT_EQ(0, exported({"--merge", run, run + "-merged"}).exit) << run;
     };
-    const auto alone = train(lora + Words{"--out-dir", one});
-    ASSERT_EQ(0, alone.exit) << alone.described;
+    succeeded(train(lora + Words{"--out-dir", one}));
     exports(one);
     const auto text = text_of(one);
     for (const auto& [run, layout] : layouts) {
-      const auto many = train(lora + layout + Words{"--out-dir", run});
-      ASSERT_EQ(0, many.exit) << many.described;
+      succeeded(train(lora + layout + Words{"--out-dir", run}));
       expect_near(one, run, 1e-10);
       EXPECT_EQ(text, text_of(run)) << run;
       exports(run);
@@ -166,10 +120,9 @@ TEST_F(LoraProgram, RanksOfEveryKindTrainExportAndSayWhatOneRankDoes) {
       expect_near_files(one + "-merged/model.safetensors", run + "-merged/model.safetensors", 1e-10);
       EXPECT_EQ(bytes_of(one + "-adapter/adapter_config.json"), bytes_of(run + "-adapter/adapter_config.json"));
       // The adapter of one rank is read by these ranks and written again without any change.
-      const auto through = train(lora + layout +
-                                 Words{"--init-adapter", one + "-adapter", "--steps", "1", "--lr", "1e-300", "--min-lr",
-                                       "1e-300", "--out-dir", run + "-in"});
-      ASSERT_EQ(0, through.exit) << through.described;
+      succeeded(train(lora + layout +
+                      Words{"--init-adapter", one + "-adapter", "--steps", "1", "--lr", "1e-300", "--min-lr", "1e-300",
+                            "--out-dir", run + "-in"}));
       ASSERT_EQ(0, exported({run + "-in", run + "-again"}).exit);
       EXPECT_EQ(bytes_of(one + "-adapter/adapter_model.safetensors"), bytes_of(run + "-again/adapter_model.safetensors"))
           << run;
@@ -179,34 +132,12 @@ TEST_F(LoraProgram, RanksOfEveryKindTrainExportAndSayWhatOneRankDoes) {
 
 // Tensor ranks killed at any moment continue from the last commit with the same bits; other ranks can continue, too.
 TEST_F(LoraProgram, KilledTensorRanksGoOn) {
-  const Words lora{"--model",
-                   "llama",
-                   "--heads",
-                   "4",
-                   "--kv-heads",
-                   "2",
-                   "--seq-len",
-                   "32",
-                   "--lora-rank",
-                   "3",
-                   "--dtype",
-                   "fp64",
-                   "--eps",
-                   "1e-3",
-                   "--lr",
-                   "0.01",
-                   "--lr-schedule",
-                   "constant",
-                   "--steps",
-                   "40",
-                   "--ckpt-interval",
-                   "2",
-                   "--grad-accumulation",
-                   "2"};
+  const Words lora = flags(
+      "--model llama --heads 4 --kv-heads 2 --seq-len 32 --lora-rank 3 --dtype fp64 --eps 1e-3 --lr 0.01 --lr-schedule "
+      "constant --steps 40 --ckpt-interval 2 --grad-accumulation 2");
   const Words two{"--tp", "2", "--sp"};
   const auto begin = std::chrono::steady_clock::now();
-  const auto whole = train(lora + two + Words{"--out-dir", "whole"});
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto whole = succeeded(train(lora + two + Words{"--out-dir", "whole"}));
   const auto whole_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
   std::mt19937_64 random(24);
   // If other work slowed down the whole run, a run to be killed may end before its time; then it is killed earlier.
@@ -218,55 +149,30 @@ TEST_F(LoraProgram, KilledTensorRanksGoOn) {
                     .kill_after(std::chrono::nanoseconds(random() % (latest_ns + 1)))
                     .signal == SIGKILL;
   }
-  const auto rest = train(lora + two + Words{"--out-dir", "killed", "--resume", "auto"});
-  ASSERT_EQ(0, rest.exit) << rest.described;
-  EXPECT_EQ(weights_of(whole), weights_of(rest));
+  EXPECT_EQ(weights_of(whole), weights_of(train(lora + two + Words{"--out-dir", "killed", "--resume", "auto"})));
   const auto on = [&](const Words& layout, const std::string& steps) {
     return train(lora + layout + Words{"--steps", steps, "--out-dir", "moved", "--resume", "auto"});
   };
   ASSERT_EQ(0, on(two, "12").exit);
   ASSERT_EQ(0, on({"--tp", "4"}, "20").exit);
   ASSERT_EQ(0, on({"--dp", "2", "--zero", "3", "--grad-accumulation", "1"}, "30").exit);
-  const auto moved = on({"--cp", "2"}, "40");
-  ASSERT_EQ(0, moved.exit) << moved.described;
+  succeeded(on({"--cp", "2"}, "40"));
   expect_near("whole", "moved", 1e-9);
 }
 
 // Muon orthogonalises each adapter's matrix. With canonical sums, data ranks and pipelines change no bit.
 TEST_F(LoraProgram, MuonTrainsAdaptersOnDataRanksAndPipelines) {
-  const Words lora{"--model",
-                   "llama",
-                   "--heads",
-                   "4",
-                   "--seq-len",
-                   "32",
-                   "--lora-rank",
-                   "3",
-                   "--optimizer",
-                   "muon",
-                   "--lr",
-                   "0.01",
-                   "--lora-targets",
-                   "all",
-                   "--warmup",
-                   "0",
-                   "--steps",
-                   "12",
-                   "--eval-first",
-                   "--canonical-reduction",
-                   "--grad-accumulation",
-                   "4"};
-  const auto one = train(lora + Words{"--out-dir", "one"});
-  ASSERT_EQ(0, one.exit) << one.described;
+  const Words lora = flags(
+      "--model llama --heads 4 --seq-len 32 --lora-rank 3 --optimizer muon --lr 0.01 --lora-targets all --warmup 0 --steps 12 "
+      "--eval-first --canonical-reduction --grad-accumulation 4");
+  const auto one = succeeded(train(lora + Words{"--out-dir", "one"}));
   EXPECT_LT(steps("one").back().held_out.value_or(9), json_in("one/result.json").at("first_eval_loss").get<double>() - 0.05);
   for (const auto& [run, layout] :
        {std::pair<std::string, Words>{"zero1", {"--dp", "2", "--zero", "1", "--grad-accumulation", "2"}},
         {"zero3", {"--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
         {"pipeline", {"--pp", "2"}},
         {"disk", {"--device-memory", "1MiB", "--host-memory", "1MiB", "--nvme-path", "."}}}) {
-    const auto other = train(lora + layout + Words{"--out-dir", run});
-    ASSERT_EQ(0, other.exit) << other.described;
-    EXPECT_EQ(weights_of(one), weights_of(other)) << run;
+    EXPECT_EQ(weights_of(one), weights_of(train(lora + layout + Words{"--out-dir", run}))) << run;
   }
   ASSERT_EQ(0, exported({"one", "adapter"}).exit);
 }
@@ -288,12 +194,9 @@ TEST_F(LoraProgram, AnAdapterGoesOutAndInAndIntoItsModel) {
     const Words lora{"--model", named("-base"), "--seq-len", "32", "--lora-rank", "4", "--lora-targets", targets};
     const auto before = loss_of(named("-before"), {"--model", named("-base")});
     EXPECT_EQ(before, loss_of(named("-new"), lora)) << "a new adapter changes the model";
-    const auto trained = train(lora + Words{"--steps", "8", "--lr", "0.01", "--out-dir", named("-run")});
-    ASSERT_EQ(0, trained.exit) << trained.described;
-    const auto alone = exported({named("-run"), named("-adapter")});
-    ASSERT_EQ(0, alone.exit) << alone.described;
-    const auto merged = exported({"--merge", named("-run"), named("-merged")});
-    ASSERT_EQ(0, merged.exit) << merged.described;
+    succeeded(train(lora + Words{"--steps", "8", "--lr", "0.01", "--out-dir", named("-run")}));
+    succeeded(exported({named("-run"), named("-adapter")}));
+    succeeded(exported({"--merge", named("-run"), named("-merged")}));
     const auto loss = loss_of(named("-in"), lora + Words{"--init-adapter", named("-adapter")});
     EXPECT_LT(loss, before);
     EXPECT_NEAR(loss, loss_of(named("-whole"), {"--model", named("-merged")}), 1e-5 * loss);
@@ -320,8 +223,7 @@ TEST_F(LoraProgram, WhatAnAdaptersConfigurationSaysMustBeKnown) {
     return train(run + Words{"--steps", "1", "--out-dir", "next", "--init-adapter", "adapter"});
   };
   const auto taken = [&](const char* key, const json& value) {
-    const auto done = with(key, value);
-    EXPECT_EQ(0, done.exit) << done.described;
+    succeeded(with(key, value));
     std::filesystem::remove_all(at("next"));
   };
   const auto refused = [&](const char* key, const json& value, const std::vector<std::string>& said) {
@@ -358,9 +260,7 @@ TEST_F(LoraProgram, WhatAnAdaptersConfigurationSaysMustBeKnown) {
 TEST_F(LoraProgram, FrozenWeightsAreExportedAsTheyCame) {
   ASSERT_EQ(0, train({"--model", "llama", "--heads", "4", "--seq-len", "32", "--steps", "2", "--out-dir", "first"}).exit);
   ASSERT_EQ(0, exported({"first", "base"}).exit);
-  const auto done =
-      train({"--model", "base", "--seq-len", "32", "--steps", "3", "--freeze", "layers.*", "--out-dir", "frozen"});
-  ASSERT_EQ(0, done.exit) << done.described;
+  succeeded(train({"--model", "base", "--seq-len", "32", "--steps", "3", "--freeze", "layers.*", "--out-dir", "frozen"}));
   ASSERT_EQ(0, exported({"frozen", "after"}).exit);
   const auto before = bytes_of("base/model.safetensors"), after = bytes_of("after/model.safetensors");
   ASSERT_EQ(before.size(), after.size());

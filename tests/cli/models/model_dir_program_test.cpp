@@ -42,15 +42,12 @@ TEST_F(ModelDirProgram, WhatIsExportedIsTheModel) {
         {"qwen3", {"--tp", "2", "--head-dim", "24", "--kv-heads", "2"}}}) {
     SCOPED_TRACE(family);
     const Words model{"--model", family, "--heads", "4", "--seq-len", "32", "--norm-eps", "0.0001"};
-    const auto first = train(model + trained + Words{"--steps", "3", "--out-dir", family, "--save", family + ".safetensors"});
-    ASSERT_EQ(0, first.exit) << first.described;
+    succeeded(train(model + trained + Words{"--steps", "3", "--out-dir", family, "--save", family + ".safetensors"}));
     const auto dir = family + "-dir";
-    const auto done = exported(family, dir);
-    ASSERT_EQ(0, done.exit) << done.described;
+    const auto done = succeeded(exported(family, dir));
     EXPECT_THAT(done.out, HasSubstr("after step 3"));
     EXPECT_EQ(family == "gemma3" ? "gemma3_text" : family, config_of(dir)["model_type"].get<std::string>());
-    const auto from_dir = look(family + "-a", {"--model", dir});
-    ASSERT_EQ(0, from_dir.exit) << from_dir.described;
+    const auto from_dir = succeeded(look(family + "-a", {"--model", dir}));
     const auto from_file = look(
         family + "-b", model + [&] {
           Words same{"--init-from", family + ".safetensors"};
@@ -70,8 +67,7 @@ TEST_F(ModelDirProgram, WhatIsExportedIsTheModel) {
     std::ofstream(at(dir) / "config.json") << config;
     std::ofstream(at(dir) / "tokenizer.json") << "{}";
     ASSERT_EQ(0, look(family + "-c", {"--model", dir, "--data-format", "bytes"}).exit);
-    const auto again = exported(family + "-c", dir + "2");
-    ASSERT_EQ(0, again.exit) << again.described;
+    succeeded(exported(family + "-c", dir + "2"));
     EXPECT_EQ(config, config_of(dir + "2"));
     EXPECT_TRUE(fs::exists(at(dir + "2") / "tokenizer.json"));
     const auto bytes = [&](const std::string& of) { return scratch_.read((fs::path(of) / "model.safetensors").string()); };
@@ -108,8 +104,7 @@ TEST_F(ModelDirProgram, AnExportThatIsKilledAtItsMarkIsRepeated) {
   const auto outcome = ::terrace::test::run(killed);
   if (outcome.exit == kNotPermitted) GTEST_SKIP() << "a seccomp filter is not permitted here";
   ASSERT_EQ(SIGSYS, outcome.signal) << outcome.described;
-  const auto again = exported("run", "out");
-  ASSERT_EQ(0, again.exit) << again.described;
+  succeeded(exported("run", "out"));
   // As left by versions in which the mark had no temporary file.
   fs::create_directory(at("older"));
   scratch_.write("older/unfinished-export.tmp", "");
@@ -151,13 +146,10 @@ TEST_F(ModelDirProgram, FlagsStandAboveTheDirectoryAndResumedRunsNeedIt) {
   ASSERT_EQ(0, train({"--steps", "2", "--out-dir", "run"}).exit);
   ASSERT_EQ(0, exported("run", "dir").exit);
   const Words constant{"--lr-schedule", "constant", "--out-dir", "next", "--model", "dir", "--rope-base", "7"};
-  const auto begun = train(constant + Words{"--steps", "1"});
-  ASSERT_EQ(0, begun.exit) << begun.described;
+  succeeded(train(constant + Words{"--steps", "1"}));
   EXPECT_THAT(scratch_.read("next/config.toml"), HasSubstr("rope-base = 7.0"));
-  const auto resumed = train(constant + Words{"--steps", "2", "--resume", "auto"});
-  EXPECT_EQ(0, resumed.exit) << resumed.described;
-  const auto said = terrace({"generate", "next", "--prompt", "a", "--max-tokens", "4"});
-  EXPECT_EQ(0, said.exit) << said.described;
+  succeeded(train(constant + Words{"--steps", "2", "--resume", "auto"}));
+  succeeded(terrace({"generate", "next", "--prompt", "a", "--max-tokens", "4"}));
   expect_refusal(train({"--model", "dir", "--layers", "1", "--out-dir", "none"}), 2, {"of its tensors"});
 }
 
@@ -171,8 +163,7 @@ TEST_F(ModelDirProgram, SettingsOfAFileStandAboveItToo) {
   scratch_.write("before.toml", "rope-base = 9.0\nlayers = 5\n");
   scratch_.write("after.toml", "rope-base = 9.0\n");
   const auto expect_base = [&](const Words& words, const std::string& base) {
-    const auto said = terrace(Words{"config"} + words);
-    EXPECT_EQ(0, said.exit) << said.described;
+    const auto said = succeeded(terrace(Words{"config"} + words));
     EXPECT_THAT(said.out, AllOf(HasSubstr("rope-base = " + base), HasSubstr("layers = 2 "), HasSubstr("model = \"llama\""),
                                 HasSubstr("init-from = \"dir\""), HasSubstr("activation = \"gelu_pytorch_tanh\"")))
         << said.described;
@@ -211,11 +202,9 @@ TEST_F(ModelDirProgram, AWindowThatIsLongerThanTheRunsSequencesComesOutAgain) {
                         name, "--save", name + ".safetensors"})
                      .exit);
     ASSERT_EQ(0, exported(name, name + "-dir").exit);
-    const auto run = look(name + "-run", {"--model", name + "-dir"});
-    ASSERT_EQ(0, run.exit) << run.described;
-    const auto same = look(name + "-same", {"--model", name, "--heads", "4", "--window", name == "mistral" ? "0" : "32,0",
-                                            "--init-from", name + ".safetensors"});
-    ASSERT_EQ(0, same.exit) << same.described;
+    const auto run = succeeded(look(name + "-run", {"--model", name + "-dir"}));
+    const auto same = succeeded(look(name + "-same", {"--model", name, "--heads", "4", "--window",
+                                                      name == "mistral" ? "0" : "32,0", "--init-from", name + ".safetensors"}));
     EXPECT_EQ(steps(name + "-same"), steps(name + "-run"));
     EXPECT_EQ(name == "mistral" ? 1U : 0U, same.warnings("this run and its export have none; give --window 48"))
         << same.described;

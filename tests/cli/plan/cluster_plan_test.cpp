@@ -12,36 +12,16 @@ namespace {
 class ClusterPlan : public Cli {
  protected:
   [[nodiscard]] static Words plan(const Words& more) {
-    Words words{"plan",
-                "--cluster-profile",
-                TERRACE_CLUSTERS "/dgx2.toml",
-                "--model",
-                "gpt2",
-                "--dtype",
-                "bf16",
-                "--recompute",
-                "layer",
-                "--zero",
-                "3",
-                "--vocab",
-                "50304",
-                "--seq-len",
-                "1024",
-                "--layers",
-                "96",
-                "--hidden",
-                "12288",
-                "--heads",
-                "96"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return Words{"plan", "--cluster-profile", TERRACE_CLUSTERS "/dgx2.toml"} +
+           flags(
+               "--model gpt2 --dtype bf16 --recompute layer --zero 3 --vocab 50304 --seq-len 1024 --layers 96 --hidden 12288 "
+               "--heads 96") +
+           more;
   }
 };
 
 TEST_F(ClusterPlan, A175BModelOn1024Ranks) {
-  const auto outcome = terrace(plan({"--nodes", "64", "--batch-size", "8", "--json"}));
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
-  const auto json = nlohmann::json::parse(outcome.out);
+  const auto json = nlohmann::json::parse(succeeded(terrace(plan({"--nodes", "64", "--batch-size", "8", "--json"}))).out);
   EXPECT_TRUE(json.at("fits").get<bool>());
   const auto parameters = json.at("parameters").get<double>();
   EXPECT_NEAR(parameters, 175e9, 1e9);
@@ -59,30 +39,10 @@ TEST_F(ClusterPlan, A175BModelOn1024Ranks) {
 // A plan counts the sums that a run with these settings computes.
 TEST_F(ClusterPlan, SumsAreThoseOfTheRun) {
   const auto planned = [&](const Words& more) {
-    const auto outcome = terrace(Words{"plan",
-                                       "--cluster-profile",
-                                       TERRACE_CLUSTERS "/dgx2.toml",
-                                       "--json",
-                                       "--layers",
-                                       "4",
-                                       "--hidden",
-                                       "2048",
-                                       "--heads",
-                                       "4",
-                                       "--vocab",
-                                       "512",
-                                       "--seq-len",
-                                       "128",
-                                       "--batch-size",
-                                       "2",
-                                       "--nodes",
-                                       "4",
-                                       "--gpus-per-node",
-                                       "4",
-                                       "--zero",
-                                       "3"} +
-                                 more);
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    const auto outcome = succeeded(terrace(Words{"plan", "--cluster-profile", TERRACE_CLUSTERS "/dgx2.toml"} +
+                                           flags("--json --layers 4 --hidden 2048 --heads 4 --vocab 512 --seq-len 128 "
+                                                 "--batch-size 2 --nodes 4 --gpus-per-node 4 --zero 3") +
+                                           more));
     return nlohmann::json::parse(outcome.out);
   };
   const auto by_machine = planned({}), by_rank = planned({"--sum-order", "ranks"}),
@@ -113,22 +73,12 @@ TEST_F(ClusterPlan, AMessageOfAPipelineCrossesTheLinkBetweenItsRanks) {
   const double slow = 1e6;
   scratch_.write("slow.toml", std::regex_replace(text, rate, "between-bytes-s = 1e6"));
   const auto planned = [&](const Words& where) {
-    Words words{"plan",         "--cluster-profile",
-                "slow.toml",    "--json",
-                "--model",      "gpt2",
-                "--dtype",      "bf16",
-                "--layers",     "4",
-                "--hidden",     "256",
-                "--heads",      "4",
-                "--vocab",      "512",
-                "--seq-len",    "128",
-                "--batch-size", "2",
-                "--pp",         "2",
-                "--schedule",   "layerwise"};
-    words.insert(words.end(), where.begin(), where.end());
-    const auto outcome = terrace(words);
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
-    return nlohmann::json::parse(outcome.out);
+    auto words =
+        flags(
+            "plan --cluster-profile slow.toml --json --model gpt2 --dtype bf16 --layers 4 --hidden 256 --heads 4 --vocab 512 "
+            "--seq-len 128 --batch-size 2 --pp 2 --schedule layerwise") +
+        where;
+    return nlohmann::json::parse(succeeded(terrace(words)).out);
   };
   const auto across = planned({"--nodes", "2", "--gpus-per-node", "1"}), within = planned({"--gpus-per-node", "2"});
   const double message = 2 * 128 * 256 * 2;  // bf16

@@ -1,7 +1,6 @@
 // Runs on a GPU that is not present, planned with its machine profile.
 #include <algorithm>
 #include <fstream>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -20,58 +19,14 @@ TEST_F(Cli, APlanMayPutUpdatesWhereTheFastestOrderWantsThem) {
     "compute_beside_copy": 1, "compute_beside_disk": 1})";
   std::ofstream(at("tokens.u32"), std::ios::binary) << std::string(400'000, '\0');
   const auto step_s = [&](const std::string& update) {
-    const auto outcome = terrace({"plan",
-                                  "--model",
-                                  "llama",
-                                  "--layers",
-                                  "6",
-                                  "--hidden",
-                                  "4096",
-                                  "--heads",
-                                  "32",
-                                  "--kv-heads",
-                                  "8",
-                                  "--ffn",
-                                  "14336",
-                                  "--vocab",
-                                  "32000",
-                                  "--seq-len",
-                                  "4096",
-                                  "--untied",
-                                  "--device",
-                                  "cuda:0",
-                                  "--dtype",
-                                  "bf16",
-                                  "--recipe",
-                                  "split",
-                                  "--data-format",
-                                  "u32",
-                                  "--data",
-                                  "tokens.u32",
-                                  "--durability",
-                                  "none",
-                                  "--warmup",
-                                  "1",
-                                  "--grad-clip",
-                                  "0",
-                                  "--json",
-                                  "--assumed-costs",
-                                  "--batch-size",
-                                  "1",
-                                  "--grad-accumulation",
-                                  "8",
-                                  "--device-memory",
-                                  "5GiB",
-                                  "--host-memory",
-                                  "22GiB",
-                                  "--machine-profile",
-                                  "h200.json",
-                                  "--eval-batches",
-                                  "0",
-                                  "--update",
-                                  update});
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
-    return nlohmann::json::parse(outcome.out).at("step_time_s").get<double>();
+    const auto words =
+        flags(
+            "plan --model llama --layers 6 --hidden 4096 --heads 32 --kv-heads 8 --ffn 14336 --vocab 32000 --seq-len 4096 "
+            "--untied --device cuda:0 --dtype bf16 --recipe split --data-format u32 --data tokens.u32 --durability none "
+            "--warmup 1 --grad-clip 0 --json --assumed-costs --batch-size 1 --grad-accumulation 8 --device-memory 5GiB "
+            "--host-memory 22GiB --machine-profile h200.json --eval-batches 0") +
+        Words{"--update", update};
+    return nlohmann::json::parse(succeeded(terrace(words)).out).at("step_time_s").get<double>();
   };
   EXPECT_LE(step_s("auto"), 1.01 * std::min(step_s("host"), step_s("device")));
 }

@@ -1,5 +1,4 @@
 // Presets named after tasks: each fits its machine, and a user's own settings override it.
-#include <algorithm>
 #include <map>
 #include <sstream>
 
@@ -34,9 +33,7 @@ std::map<std::string, std::string> all_presets() {
 class NamedPresets : public Cli {
  protected:
   [[nodiscard]] json settings(const Words& more) const {
-    const auto outcome = terrace(Words{"config", "--json"} + more);
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
-    return json::parse(outcome.out);
+    return json::parse(succeeded(terrace(Words{"config", "--json"} + more)).out);
   }
 };
 
@@ -46,9 +43,7 @@ TEST_F(NamedPresets, FitTheirMachinesAndAreBoundByComputing) {
   for (const auto& [preset, machine] : all_presets()) {
     if (machine.empty()) continue;
     ++planned;
-    const auto outcome = terrace({"plan", "--preset", preset, "--cluster-profile", machine, "--json"});
-    ASSERT_EQ(0, outcome.exit) << outcome.described;
-    const auto plan = json::parse(outcome.out);
+    const auto plan = json::parse(succeeded(terrace({"plan", "--preset", preset, "--cluster-profile", machine, "--json"})).out);
     EXPECT_TRUE(plan.at("fits").get<bool>());
     const auto memory = settings({"--preset", preset}).at("memory");
     for (const auto& [tier, flag] : {std::pair("device", "device-memory"), {"host", "host-memory"}}) {
@@ -82,8 +77,7 @@ TEST_F(NamedPresets, StandBelowAllThatIsGiven) {
   ASSERT_EQ(0, train({"--seq-len", "32", "--dtype", "bf16", "--steps", "1"}).exit);
   ASSERT_EQ(0, terrace({"ckpt", "export", "run", "model"}).exit);
   scratch_.write("mine.toml", "grad-accumulation = 3\nlora-rank = 5\nlora-alpha = 7\n");
-  const auto all = settings(
-      {"--lora-rank", "6", "--preset", "lora-8b-24gb", "--set", "lora-alpha=8", "--config", "mine.toml", "--model", "model"});
+  const auto all = settings(flags("--lora-rank 6 --preset lora-8b-24gb --set lora-alpha=8 --config mine.toml --model model"));
   const auto &model = all.at("model"), &of_training = all.at("train");
   EXPECT_EQ(64, model.at("hidden")) << "the directory's";
   EXPECT_EQ(false, model.at("untied"));
@@ -105,16 +99,13 @@ TEST_F(NamedPresets, StandBelowAllThatIsGiven) {
 TEST_F(NamedPresets, ARunKeepsTheValues) {
   ASSERT_EQ(0, train({"--seq-len", "32", "--steps", "1"}).exit);
   ASSERT_EQ(0, terrace({"ckpt", "export", "run", "model"}).exit);
-  const Words of_tests{"--data", "corpus.txt",      "--data-format", "bytes", "--device-memory", "8MiB", "--host-memory",
-                       "8MiB",   "--assumed-costs", "--lr",          "1e-4"};
-  const auto by_name =
-      terrace(Words{"train", "--preset", "lora-1b-cpu", "--model", "model", "--steps", "2", "--out-dir", "a"} + of_tests);
-  ASSERT_EQ(0, by_name.exit) << by_name.described;
-  const auto by_flags =
-      terrace(Words{"train", "--model",      "model", "--steps",        "2",  "--out-dir",           "b", "--device",
-                    "cpu",   "--dtype",      "fp32",  "--batch-size",   "1",  "--grad-accumulation", "8", "--lora-rank",
-                    "16",    "--lora-alpha", "32",    "--lora-targets", "all"} +
-              of_tests);
+  const Words of_tests =
+      flags("--data corpus.txt --data-format bytes --device-memory 8MiB --host-memory 8MiB --assumed-costs --lr 1e-4");
+  const auto by_name = succeeded(
+      terrace(Words{"train", "--preset", "lora-1b-cpu", "--model", "model", "--steps", "2", "--out-dir", "a"} + of_tests));
+  const auto by_flags = terrace(flags("train --model model --steps 2 --out-dir b --device cpu --dtype fp32 --batch-size 1 "
+                                      "--grad-accumulation 8 --lora-rank 16 --lora-alpha 32 --lora-targets all") +
+                                of_tests);
   EXPECT_EQ(weights_of(by_name), weights_of(by_flags)) << by_flags.described;
   EXPECT_THAT(scratch_.read("a/config.toml"), AllOf(HasSubstr("lora-rank = 16"), HasSubstr("grad-accumulation = 8")));
   EXPECT_EQ(0, terrace({"train", "--resume", "a", "--steps", "3"}).exit);
@@ -157,12 +148,10 @@ TEST_F(NamedPresets, AreListedWithALineEach) {
 // Without a GPU, the output says that the plan is for the preset's machine.
 TEST_F(NamedPresets, ArePlannedForTheirMachineWhereThereIsNoGpu) {
   const Words small{"plan", "--preset", "full-1b-24gb", "--layers", "2"};
-  const auto there = terrace(small);
-  ASSERT_EQ(0, there.exit) << there.described;
+  const auto there = succeeded(terrace(small));
   EXPECT_THAT(there.out, HasSubstr("--cluster-profile gpu-24gb (that of the preset: no GPU was found here)"));
   EXPECT_EQ("gpu-24gb", json::parse(terrace(small + Words{"--json"}).out).at("cluster_profile"));
-  const auto here = terrace(small + Words{"--device", "cpu", "--device-memory", "2GiB", "--assumed-costs"});
-  ASSERT_EQ(0, here.exit) << here.described;
+  const auto here = succeeded(terrace(small + Words{"--device", "cpu", "--device-memory", "2GiB", "--assumed-costs"}));
   EXPECT_THAT(here.out, Not(HasSubstr("--cluster-profile")));
 }
 

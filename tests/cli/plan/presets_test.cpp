@@ -16,9 +16,7 @@ class Presets : public Cli {
     return (fs::path(TERRACE_PRESETS) / (preset + ".toml")).string();
   }
   [[nodiscard]] Outcome train_with(const Words& settings, const std::string& run) const {
-    Words words{"--steps", "4", "--canonical-reduction", "--out-dir", run};
-    words.insert(words.end(), settings.begin(), settings.end());
-    return train(words);
+    return train(Words{"--steps", "4", "--canonical-reduction", "--out-dir", run} + settings);
   }
 };
 
@@ -31,11 +29,9 @@ TEST_F(Presets, AreSettings) {
   for (const auto& [preset, flags] : settings) {
     auto words = flags;
     words.insert(words.begin(), "config");
-    const auto given = terrace(words);
-    ASSERT_EQ(0, given.exit) << given.described;
+    const auto given = succeeded(terrace(words));
     for (const auto& way : {Words{"--config", file(preset)}, Words{"--preset", preset}}) {
-      const auto taken = terrace(Words{"config"} + way);
-      ASSERT_EQ(0, taken.exit) << taken.described;
+      const auto taken = succeeded(terrace(Words{"config"} + way));
       EXPECT_EQ(given.out, taken.out) << preset;
     }
   }
@@ -48,8 +44,7 @@ TEST_F(Presets, EndInTheWeightsOfOneRank) {
   ASSERT_EQ(0, one.exit) << one.described;
   ASSERT_EQ(0, unclipped.exit) << unclipped.described;
   for (const auto* const preset : {"fsdp", "zero-offload", "zero-infinity", "patrickstar"}) {
-    const auto many = train_with({"--config", file(preset), "--dp", "2", "--grad-accumulation", "2"}, preset);
-    ASSERT_EQ(0, many.exit) << many.described;
+    const auto many = succeeded(train_with({"--config", file(preset), "--dp", "2", "--grad-accumulation", "2"}, preset));
     EXPECT_EQ(weights_of(std::string(preset) == "patrickstar" ? unclipped : one), weights_of(many)) << preset;
   }
 }
@@ -58,11 +53,8 @@ TEST_F(Presets, EndInTheWeightsOfOneRank) {
 // carry what.
 TEST_F(Presets, DoWhatTheyAreNamedFor) {
   const auto planned = [&](const std::string& preset, const Words& more) {
-    Words words{"--config", file(preset), "--dp", "2", "--json"};
-    words.insert(words.end(), more.begin(), more.end());
-    const auto outcome = terrace(tiny("plan", words));
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
-    return nlohmann::json::parse(outcome.out);
+    return nlohmann::json::parse(
+        succeeded(terrace(tiny("plan", Words{"--config", file(preset), "--dp", "2", "--json"} + more))).out);
   };
   const auto resident = planned("fsdp", {});
   EXPECT_EQ(resident["bytes"]["h2d"], 0);

@@ -21,8 +21,7 @@ TEST_F(Ranks, LaunchPrintsTheReasonAndNotItsConsequences) {
   const auto with = [&](const char* steps) {
     return run(processes(1, 0, "run", {"--steps", steps, "--nvme-path", "nv", "--resume", "auto", "--pp", "2"}, 2));
   };
-  const auto first = with("4");
-  ASSERT_EQ(0, first.exit) << first.described;
+  succeeded(with("4"));
   ASSERT_FALSE(damage_second_moment("nv").is_null());
   for (int i = 0; i < 3; ++i) {
     const auto second = with("8");
@@ -53,13 +52,12 @@ TEST_F(Ranks, LaunchStopsTheRanksCleanly) {
     const auto command = "terrace launch -n 2 -- train --resume " + at(name).string();
     EXPECT_THAT(stopped.out, HasSubstr("; continue with: " + command + "\n")) << stopped.described;
     EXPECT_EQ("", stopped.err) << stopped.described;
-    const auto inspected = terrace({"ckpt", "inspect", name, "--json"});
-    ASSERT_EQ(0, inspected.exit) << inspected.described;
+    const auto inspected = succeeded(terrace({"ckpt", "inspect", name, "--json"}));
     const auto last = nlohmann::json::parse(inspected.out)["step"].get<int>() + 2;
     EXPECT_GE(last, 8) << inspected.described;
     if (signal != SIGTERM) continue;
-    const auto rest = terrace({"launch", "-n", "2", "--", "train", "--resume", name, "--steps", std::to_string(last)});
-    ASSERT_EQ(0, rest.exit) << rest.described;
+    const auto rest =
+        succeeded(terrace({"launch", "-n", "2", "--", "train", "--resume", name, "--steps", std::to_string(last)}));
     EXPECT_EQ(weights_of(train(threads(2, 3, "whole", more(last)))), weights_of(rest));
   }
 }
@@ -70,13 +68,10 @@ TEST_F(Ranks, LaunchPassesOnTheWishForACommit) {
   Child child(processes(2, 3, "run", more));
   child.read_lines(8);
   child.send(SIGUSR1);
-  const auto outcome = child.wait();
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(child.wait());
   EXPECT_THAT(outcome.out, HasSubstr("because of SIGUSR1")) << outcome.described;
   EXPECT_EQ(weights_of(train(threads(2, 3, "whole", more))), weights_of(outcome));
-  const auto inspected = terrace({"ckpt", "inspect", "run", "--json"});
-  ASSERT_EQ(0, inspected.exit) << inspected.described;
-  EXPECT_GE(nlohmann::json::parse(inspected.out)["commit"].get<int>(), 2);
+  EXPECT_GE(nlohmann::json::parse(succeeded(terrace({"ckpt", "inspect", "run", "--json"})).out)["commit"].get<int>(), 2);
 }
 
 // mpirun's own messages are only shown if a run failed and nothing else gives the reason.
@@ -150,8 +145,7 @@ TEST_F(Ranks, LaunchNeedsSharedMemory) {
   expect_refusal(refused, 1, {"launch: /dev/shm has 1.00 MiB free", "--shm-size"});
   EXPECT_FALSE(std::filesystem::exists(at("run")));
   ASSERT_EQ(0, ::mount("", "/dev/shm", "", MS_REMOUNT, "size=5m"));
-  const auto fits = run(processes(2, 3, "run"));
-  EXPECT_EQ(0, fits.exit) << fits.described;
+  succeeded(run(processes(2, 3, "run")));
 }
 
 TEST_F(Ranks, LaunchNeedsRoomForTheFilesOfItsJob) {
@@ -165,8 +159,7 @@ TEST_F(Ranks, LaunchNeedsRoomForTheFilesOfItsJob) {
   }
   EXPECT_FALSE(fs::exists(at("run")));
   ASSERT_EQ(0, ::mount("", at("temporary").c_str(), "", MS_REMOUNT, "size=9m"));
-  const auto fits = run(started);
-  EXPECT_EQ(0, fits.exit) << fits.described;
+  succeeded(run(started));
 }
 
 // Open MPI gives its ranks a pseudo-terminal, whatever its own output is.
@@ -176,8 +169,7 @@ TEST_F(Ranks, PipedOutputOfRanksHasNoEscapeCodes) {
   auto direct = without_launch(started);
   *(std::ranges::find(direct.arguments, "run")) = "direct";
   for (const auto& launched : {started, direct}) {
-    const auto outcome = run(launched);
-    ASSERT_EQ(0, outcome.exit) << outcome.described;
+    const auto outcome = succeeded(run(launched));
     EXPECT_THAT(outcome.out, Not(HasSubstr("\x1b"))) << outcome.described;
     EXPECT_THAT(outcome.out, Not(HasSubstr("\r"))) << outcome.described;  // a progress bar
   }

@@ -25,9 +25,7 @@ class Ranks : public Cli {
     return words;
   }
   [[nodiscard]] Words threads(int ranks, int zero, const std::string& run, const Words& more = {}) const {
-    auto words = on(ranks, zero, run, more);
-    words.insert(words.end(), {"--dp", std::to_string(ranks)});
-    return words;
+    return on(ranks, zero, run, more) + Words{"--dp", std::to_string(ranks)};
   }
   // The largest needs of any rank, at least and in full, from the JSON of `terrace plan`.
   struct Needs {
@@ -81,13 +79,14 @@ class Ranks : public Cli {
     return last;
   }
 #ifdef TERRACE_MPIRUN
-  [[nodiscard]] Launch processes(int ranks, int zero, const std::string& run, const Words& more = {}, int pp = 1) const {
-    Words words{"launch", "-n", std::to_string(ranks * pp), "--mpirun", TERRACE_MPIRUN, "--"};
-    const auto train = tiny("train", on(ranks, zero, run, more));
-    words.insert(words.end(), train.begin(), train.end());
-    auto launched = launch(words);
+  // Processes of the launcher, each of which is a rank.
+  [[nodiscard]] Launch apart(int ranks, const Words& words) const {
+    auto launched = launch(Words{"launch", "-n", std::to_string(ranks), "--mpirun", TERRACE_MPIRUN, "--"} + words);
     launched.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI does not free all memory before the process ends
     return launched;
+  }
+  [[nodiscard]] Launch processes(int ranks, int zero, const std::string& run, const Words& more = {}, int pp = 1) const {
+    return apart(ranks * pp, tiny("train", on(ranks, zero, run, more)));
   }
   // The two ranks of processes(), started directly by mpirun.
   [[nodiscard]] static Launch without_launch(Launch launched, const Words& more = {}) {

@@ -13,8 +13,7 @@ namespace fs = std::filesystem;
 // Compares weights, the losses of every step, and the held-out losses; their 5 micro-batches are not a multiple of any degree.
 TEST_F(Ranks, PipelinesEndInTheSameWeights) {
   const Words evaluated{"--eval-interval", "2", "--eval-batches", "5"};
-  const auto one = train(threads(1, 0, "one", evaluated));
-  ASSERT_EQ(0, one.exit) << one.described;
+  const auto one = succeeded(train(threads(1, 0, "one", evaluated)));
   struct Case {
     int dp, zero, pp;
     const char* schedule;
@@ -30,8 +29,7 @@ TEST_F(Ranks, PipelinesEndInTheSameWeights) {
                         {2, 3, 2, "chimera"}}) {
     const auto run = fmt::format("{}-{}-zero{}", c.schedule, c.dp, c.zero);
     const auto many =
-        train(threads(c.dp, c.zero, run, Words{"--pp", std::to_string(c.pp), "--schedule", c.schedule} + evaluated));
-    ASSERT_EQ(0, many.exit) << many.described;
+        succeeded(train(threads(c.dp, c.zero, run, Words{"--pp", std::to_string(c.pp), "--schedule", c.schedule} + evaluated)));
     EXPECT_EQ(weights_of(one), weights_of(many)) << run;
     EXPECT_EQ(steps("one"), steps(run)) << run;
     EXPECT_EQ(json_in("one/result.json").at("eval_loss"), json_in(run + "/result.json").at("eval_loss")) << run;
@@ -42,34 +40,27 @@ TEST_F(Ranks, PipelinesEndInTheSameWeights) {
 // A U of seven blocks, with skips that cross between ranks, or, in a V, stay on a rank.
 TEST_F(Ranks, ModelsWithSkipsEndInTheSameWeights) {
   const auto with = [](const Words& more) { return Words{"--skips", "u", "--layers", "7"} + more; };
-  const auto one = train(threads(1, 0, "one", with({"--save", "one.safetensors"})));
-  ASSERT_EQ(0, one.exit) << one.described;
+  const auto one = succeeded(train(threads(1, 0, "one", with({"--save", "one.safetensors"}))));
   const auto chain = train(threads(1, 0, "chain", {"--layers", "7"}));
   EXPECT_NE(weights_of(one), weights_of(chain));
-  const auto tight = train(threads(1, 0, "tight", with({"--device-memory", "1MiB"})));
-  ASSERT_EQ(0, tight.exit) << tight.described;
-  EXPECT_EQ(weights_of(one), weights_of(tight));
+  EXPECT_EQ(weights_of(one), weights_of(train(threads(1, 0, "tight", with({"--device-memory", "1MiB"})))));
   const Words shape{"--grad-accumulation", "8", "--assumed-costs"};
   for (const auto& [dp, zero, pp, schedule] :
        {std::tuple{1, 0, "3", "1f1b"}, {1, 0, "2", "zb-v"}, {1, 0, "2", "chimera"}, {2, 3, "2", "interleaved"}}) {
     const Words pipeline{"--pp", pp, "--schedule", schedule};
-    const auto plan = terrace(tiny("plan", with(pipeline + shape)));
-    EXPECT_EQ(0, plan.exit) << plan.described;
-    const auto many = train(threads(dp, zero, schedule, with(pipeline)));
-    ASSERT_EQ(0, many.exit) << many.described;
-    EXPECT_EQ(weights_of(one), weights_of(many)) << schedule;
+    succeeded(terrace(tiny("plan", with(pipeline + shape))));
+    EXPECT_EQ(weights_of(one), weights_of(train(threads(dp, zero, schedule, with(pipeline))))) << schedule;
     EXPECT_EQ(steps("one"), steps(schedule)) << schedule;
   }
   const Words pipeline{"--pp", "2", "--schedule", "zb-h1"};
   ASSERT_EQ(0, train(threads(1, 0, "stopped", with(pipeline + Words{"--lr-schedule", "constant", "--steps", "3"}))).exit);
-  const auto rest = train(threads(1, 0, "stopped", with({"--pp", "2", "--lr-schedule", "constant", "--resume", "auto"})));
-  ASSERT_EQ(0, rest.exit) << rest.described;
+  const auto rest =
+      succeeded(train(threads(1, 0, "stopped", with({"--pp", "2", "--lr-schedule", "constant", "--resume", "auto"}))));
   const auto whole = train(threads(1, 0, "whole", with({"--lr-schedule", "constant"})));
   EXPECT_EQ(weights_of(whole), weights_of(rest));
 
   // Exported, read again, and used to generate: by one rank, and from the stores of several.
-  const auto again = train(threads(1, 0, "again", with({"--init-from", "one.safetensors", "--steps", "1"})));
-  EXPECT_EQ(0, again.exit) << again.described;
+  succeeded(train(threads(1, 0, "again", with({"--init-from", "one.safetensors", "--steps", "1"}))));
   ASSERT_EQ(0, train(threads(1, 0, "other", {"--layers", "7", "--save", "chain.safetensors", "--steps", "1"})).exit);
   expect_refusal(train(threads(1, 0, "refused", with({"--init-from", "chain.safetensors"}))), 2, {"skip.weight"});
   const auto said = [&](const std::string& run) { return terrace({"generate", run, "--prompt", "The river"}); };
@@ -85,8 +76,7 @@ TEST_F(Ranks, ModelsWithSkipsEndInTheSameWeights) {
 
 // The stages of a run are fixed when it begins.
 TEST_F(Ranks, APipelineGoesOnWithItsStages) {
-  const auto whole = train(threads(1, 0, "whole", {"--lr-schedule", "constant"}));
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto whole = succeeded(train(threads(1, 0, "whole", {"--lr-schedule", "constant"})));
   const Words pipeline{"--lr-schedule", "constant", "--pp", "2", "--stage-layers", "3,3"};
   const auto with = [&](Words more) {
     more.insert(more.end(), pipeline.begin(), pipeline.end());
@@ -94,28 +84,23 @@ TEST_F(Ranks, APipelineGoesOnWithItsStages) {
   };
   ASSERT_EQ(0, with({"--steps", "2"}).exit);
   auto resumed = threads(1, 0, "run", {"--lr-schedule", "constant", "--pp", "2", "--resume", "auto"});  // no --stage-layers
-  const auto end = train(resumed);
-  ASSERT_EQ(0, end.exit) << end.described;
-  EXPECT_EQ(weights_of(whole), weights_of(end));
+  EXPECT_EQ(weights_of(whole), weights_of(train(resumed)));
 }
 
 // An order found by the search, or written by a user, runs like a named one.
 TEST_F(Ranks, PipelinesRunOrdersFromFiles) {
-  const auto one = train(threads(1, 0, "one"));
-  ASSERT_EQ(0, one.exit) << one.described;
+  const auto one = succeeded(train(threads(1, 0, "one")));
   const Words shape{"--pp", "2", "--grad-accumulation", "8", "--canonical-reduction", "--assumed-costs"};
-  auto asked = tiny("plan", shape);
-  asked.insert(asked.end(), {"--schedule", "auto", "--write-schedule", "found.txt", "--timeline", "found.svg", "--json"});
-  const auto plan = terrace(asked);
-  ASSERT_EQ(0, plan.exit) << plan.described;
-  const auto found = nlohmann::json::parse(plan.out);
+  auto asked =
+      tiny("plan", shape) + Words{"--schedule", "auto", "--write-schedule", "found.txt", "--timeline", "found.svg", "--json"};
+  const auto found = nlohmann::json::parse(succeeded(terrace(asked)).out);
   EXPECT_GE(found.at("step_with_moves_s").get<double>(), 0.999 * found.at("step_time_s").get<double>());
   for (const auto* const order : {"layerwise", "gpipe", "1f1b", "zb-v"}) {
-    auto other = tiny("plan", shape);
-    other.insert(other.end(), {"--schedule", order, "--json"});
-    const auto named = terrace(other);
-    ASSERT_EQ(0, named.exit) << named.described;
-    EXPECT_LE(found["step_time_s"].get<double>(), nlohmann::json::parse(named.out)["step_time_s"].get<double>()) << order;
+    EXPECT_LE(
+        found["step_time_s"].get<double>(),
+        nlohmann::json::parse(succeeded(terrace(tiny("plan", shape) + Words{"--schedule", order, "--json"})).out)["step_time_s"]
+            .get<double>())
+        << order;
   }
   std::ifstream picture(at("found.svg"));
   const std::string svg{std::istreambuf_iterator<char>(picture), {}};
@@ -127,15 +112,12 @@ TEST_F(Ranks, PipelinesRunOrdersFromFiles) {
                                   "rank F0.0 F0.1 B0.0 F0.2 F0.3 B0.1 B0.2 B0.3 F0.4 F0.5 F0.6 F0.7 B0.4 B0.5 B0.6 B0.7\n"
                                   "rank F1.0 B1.0 F1.1 F1.2 B1.1 B1.2 F1.3 B1.3 F1.4 B1.4 F1.5 F1.6 B1.5 B1.6 F1.7 B1.7\n";
   for (const auto* const file : {"found.txt", "own.txt"}) {
-    const auto many = train(threads(1, 0, std::string("run-") + file, {"--pp", "2", "--schedule", file}));
-    ASSERT_EQ(0, many.exit) << many.described;
+    const auto many = succeeded(train(threads(1, 0, std::string("run-") + file, {"--pp", "2", "--schedule", file})));
     EXPECT_EQ(weights_of(one), weights_of(many)) << file;
   }
   // The run's last step beside the simulated one: every forward of every rank appears twice.
-  auto beside = tiny("plan", shape);
-  beside.insert(beside.end(), {"--schedule", "own.txt", "--timeline", "both.svg", "--measured", "run-own.txt"});
-  const auto drawn = terrace(beside);
-  ASSERT_EQ(0, drawn.exit) << drawn.described;
+  auto beside = tiny("plan", shape) + Words{"--schedule", "own.txt", "--timeline", "both.svg", "--measured", "run-own.txt"};
+  succeeded(terrace(beside));
   std::ifstream lanes(at("both.svg"));
   const std::string both{std::istreambuf_iterator<char>(lanes), {}};
   for (const auto* const lane : {"rank 0 compute, simulated", "rank 0 message, simulated", "rank 1 compute, simulated"})
@@ -163,10 +145,8 @@ TEST_F(Ranks, TrainSearchesItsSchedule) {
   const auto with = [](const char* steps, Words more = {}) {
     return Words{"--pp", "2", "--schedule", "auto", "--lr-schedule", "constant", "--steps", steps, "--resume", "auto"} + more;
   };
-  const auto one = train(threads(1, 0, "one", {"--lr-schedule", "constant", "--steps", "6"}));
-  ASSERT_EQ(0, one.exit) << one.described;
-  const auto whole = train(threads(1, 0, "whole", with("6")));
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto one = succeeded(train(threads(1, 0, "one", {"--lr-schedule", "constant", "--steps", "6"})));
+  const auto whole = succeeded(train(threads(1, 0, "whole", with("6"))));
   EXPECT_EQ(weights_of(one), weights_of(whole));
   auto asked = tiny("plan", threads(1, 0, "none", {"--pp", "2", "--schedule", "auto", "--json"}));
   const auto planned = nlohmann::json::parse(terrace(asked).out);
@@ -174,13 +154,11 @@ TEST_F(Ranks, TrainSearchesItsSchedule) {
                                   planned["stage_layers"].get<std::string>());
   EXPECT_THAT(whole.out, HasSubstr(chosen));
 
-  const auto cut = train(threads(1, 0, "cut", with("3")));
-  ASSERT_EQ(0, cut.exit) << cut.described;
+  succeeded(train(threads(1, 0, "cut", with("3"))));
   auto text = scratch_.read("cut/schedule.txt");
   EXPECT_THAT(text, HasSubstr("\npipeline 2 "));
   scratch_.write("cut/schedule.txt", "# as it was found\n" + text);
-  const auto rest = train(threads(1, 0, "cut", with("6")));
-  ASSERT_EQ(0, rest.exit) << rest.described;
+  const auto rest = succeeded(train(threads(1, 0, "cut", with("6"))));
   EXPECT_THAT(rest.out, HasSubstr("this run continues with its schedule, " + planned["schedule"].get<std::string>()));
   EXPECT_EQ(weights_of(whole), weights_of(rest));
   EXPECT_THAT(scratch_.read("cut/schedule.txt"), testing::StartsWith("# as it was found\n")) << "searched again";
@@ -191,9 +169,7 @@ TEST_F(Ranks, TrainSearchesItsSchedule) {
   ASSERT_EQ(0, other.exit) << other.described;
   EXPECT_THAT(other.out, HasSubstr("--schedule auto: chose"));
 #ifdef TERRACE_MPIRUN
-  const auto apart = run(processes(1, 0, "processes", with("6"), 2));
-  ASSERT_EQ(0, apart.exit) << apart.described;
-  EXPECT_EQ(weights_of(whole), weights_of(apart));
+  EXPECT_EQ(weights_of(whole), weights_of(run(processes(1, 0, "processes", with("6"), 2))));
 #endif
   expect_refusal(train(threads(1, 0, "wrong", with("6", {"--stage-layers", "3,3"}))), 2, {"--schedule auto", "--stage-layers"});
   expect_refusal(train(threads(1, 0, "wrong", with("6", {"--device-memory", "4KiB"}))), 3, {"does not fit", "--device-memory"});
@@ -210,19 +186,15 @@ TEST_F(Ranks, AsynchronousPipelinesGoOnWhereTheyDrained) {
     const std::string order = name;
     const auto with = [&, &more = more](const std::string& run, const Words& last, const char* drain = "3",
                                         const char* schedule = nullptr) {
-      Words all{"--pp",          "2",       "--untied", "--schedule", schedule ? schedule : order, "--drain-interval", drain,
-                "--lr-schedule", "constant"};
-      all.insert(all.end(), more.begin(), more.end());
-      all.insert(all.end(), last.begin(), last.end());
-      return train(threads(1, 0, run, all));
+      return train(threads(1, 0, run,
+                           (Words{"--pp", "2", "--untied", "--schedule", schedule ? schedule : order, "--drain-interval", drain,
+                                  "--lr-schedule", "constant"} +
+                            more + last)));
     };
-    const auto whole = with(order, {"--steps", "6"});
-    ASSERT_EQ(0, whole.exit) << whole.described;
+    const auto whole = succeeded(with(order, {"--steps", "6"}));
     EXPECT_EQ(steps(order).size(), 6U) << order;  // one line per step, although three steps are computed together
     ASSERT_EQ(0, with(order + "-cut", {"--steps", "3"}).exit) << order;
-    const auto rest = with(order + "-cut", {"--steps", "6", "--resume", "auto"});
-    ASSERT_EQ(0, rest.exit) << rest.described;
-    EXPECT_EQ(weights_of(whole), weights_of(rest)) << order;
+    EXPECT_EQ(weights_of(whole), weights_of(with(order + "-cut", {"--steps", "6", "--resume", "auto"}))) << order;
     EXPECT_EQ(steps(order), steps(order + "-cut")) << order;
     // Other weight versions make another run.
     expect_refusal(with(order + "-cut", {"--steps", "12", "--resume", "auto"}, "6"), 2, {"drain-interval"});
@@ -241,29 +213,9 @@ TEST_F(Ranks, AsynchronousPipelinesGoOnWhereTheyDrained) {
 // A NaN or infinite norm reaches the step's verdict through a clip that is computed in the middle of a walk.
 TEST_F(Ranks, AnAsynchronousPipelineThatDivergesSaysSo) {
   for (const auto* const ranks : {"2", "3", "4"})
-    expect_refusal(train({"--pp",
-                          ranks,
-                          "--untied",
-                          "--schedule",
-                          "pipedream-2bw",
-                          "--layers",
-                          "3",
-                          "--grad-accumulation",
-                          "4",
-                          "--drain-interval",
-                          "10",
-                          "--steps",
-                          "10",
-                          "--lr",
-                          "1e14",
-                          "--weight-decay",
-                          "1e14",
-                          "--warmup",
-                          "0",
-                          "--grad-clip",
-                          "1",
-                          "--out-dir",
-                          std::string("run") + ranks}),
+    expect_refusal(train(flags("--untied --schedule pipedream-2bw --layers 3 --grad-accumulation 4 --drain-interval 10 "
+                               "--steps 10 --lr 1e14 --weight-decay 1e14 --warmup 0 --grad-clip 1") +
+                         Words{"--pp", ranks, "--out-dir", std::string("run") + ranks}),
                    1, {"training diverged at step 10", "nothing was committed"});
 }
 
@@ -271,35 +223,26 @@ TEST_F(Ranks, AnAsynchronousPipelineThatDivergesSaysSo) {
 // one, however they share its state.
 TEST_F(Ranks, AsynchronousPipelinesOfSeveralDataRanksEndInTheSameWeights) {
   const Words all{"--pp", "2", "--untied", "--schedule", "pipedream-2bw", "--drain-interval", "3", "--steps", "6"};
-  const auto one = train(threads(1, 0, "one", all));
-  ASSERT_EQ(0, one.exit) << one.described;
+  const auto one = succeeded(train(threads(1, 0, "one", all)));
   for (const int zero : {0, 1, 3}) {
     const auto run = fmt::format("zero{}", zero);
-    const auto two = train(threads(2, zero, run, all));
-    ASSERT_EQ(0, two.exit) << two.described;
-    EXPECT_EQ(weights_of(one), weights_of(two)) << run;
+    EXPECT_EQ(weights_of(one), weights_of(train(threads(2, zero, run, all)))) << run;
     EXPECT_EQ(steps("one"), steps(run)) << run;
   }
 }
 
 TEST_F(Ranks, AsynchronousPipelinesArePlannedAndReadFromFiles) {
-  auto asked = tiny("plan", {"--pp", "2", "--untied", "--schedule", "pipedream-2bw", "--drain-interval", "3", "--steps", "6",
-                             "--grad-accumulation", "8", "--assumed-costs", "--write-schedule", "order.txt", "--json"});
-  const auto plan = terrace(asked);
-  ASSERT_EQ(0, plan.exit) << plan.described;
+  auto asked = tiny("plan", flags("--pp 2 --untied --schedule pipedream-2bw --drain-interval 3 --steps 6 --grad-accumulation 8 "
+                                  "--assumed-costs --write-schedule order.txt --json"));
+  const auto plan = succeeded(terrace(asked));
   const auto found = nlohmann::json::parse(plan.out);
   EXPECT_EQ(found["peak_live"], (std::vector<int>{2, 1}));
   EXPECT_TRUE(found.contains("step_with_moves_s"));
   const Words same{"--pp", "2", "--untied", "--drain-interval", "3", "--steps", "6", "--update", "host"};
   const auto with = [&](const std::string& run, const std::string& schedule) {
-    auto all = same;
-    all.insert(all.end(), {"--schedule", schedule});
-    return train(threads(1, 0, run, all));
+    return train(threads(1, 0, run, same + Words{"--schedule", schedule}));
   };
-  const auto named = with("named", "pipedream-2bw"), read = with("read", "order.txt");
-  ASSERT_EQ(0, named.exit) << named.described;
-  ASSERT_EQ(0, read.exit) << read.described;
-  EXPECT_EQ(weights_of(named), weights_of(read));
+  EXPECT_EQ(weights_of(with("named", "pipedream-2bw")), weights_of(with("read", "order.txt")));
 
   // The plan's figures are per step, although three steps form one program.
   const auto walked = json_in("named/plan.json").at("walked").at("steps").get<std::size_t>();
@@ -318,44 +261,12 @@ TEST_F(Ranks, AsynchronousPipelinesArePlannedAndReadFromFiles) {
 // It only fits because each step is committed: after a commit, weights and states are already on the disk and need not be moved
 // there.
 TEST_F(Ranks, APipelineThatFitsWithItsCommitsIsPlanned) {
-  const Words tight{"--layers",
-                    "2",
-                    "--hidden",
-                    "18",
-                    "--heads",
-                    "3",
-                    "--data-format",
-                    "bytes",
-                    "--vocab",
-                    "300",
-                    "--seq-len",
-                    "8",
-                    "--batch-size",
-                    "3",
-                    "--ffn",
-                    "130",
-                    "--optimizer",
-                    "sgd",
-                    "--steps",
-                    "2",
-                    "--grad-accumulation",
-                    "2",
-                    "--pp",
-                    "2",
-                    "--threads",
-                    "1",
-                    "--prefetch-depth",
-                    "3",
-                    "--durability",
-                    "step",
-                    "--nvme-path",
-                    "disk",
-                    "--device-memory",
-                    "0.197MB"};
-  const auto run = train(tight);
-  ASSERT_EQ(0, run.exit) << run.described;
-  const auto plan = terrace(tiny("plan", tight + Words{"--assumed-costs"}));
-  EXPECT_EQ(0, plan.exit) << plan.described;
+  const Words tight = flags(
+      "--layers 2 --hidden 18 --heads 3 --data-format bytes --vocab 300 --seq-len 8 --batch-size 3 --ffn 130 --optimizer sgd "
+      "--steps 2 --grad-accumulation 2 --pp 2 --threads 1 --prefetch-depth 3 --durability step --nvme-path disk "
+      "--device-memory 0.197MB");
+  succeeded(train(tight));
+  succeeded(terrace(tiny("plan", tight + Words{"--assumed-costs"})));
 }
 
 TEST_F(Ranks, PipelinesThatCannotBeAreRefused) {
@@ -366,9 +277,7 @@ TEST_F(Ranks, PipelinesThatCannotBeAreRefused) {
                                     {{"--stage-layers", "3,3,"}, "add up to 6"},
                                     {{"--stage-layers", "6,0"}, "leaves rank 1 of the pipeline without a layer"},
                                     {{"--order", "vertical"}, "--schedule"}}) {
-    Words more{"--pp", "2"};
-    more.insert(more.end(), given.begin(), given.end());
-    const auto refused = train(threads(1, 0, "refused", more));
+    const auto refused = train(threads(1, 0, "refused", Words{"--pp", "2"} + given));
     expect_refusal(refused, 2, {says});
     EXPECT_FALSE(fs::exists(at("refused"))) << refused.described;
   }

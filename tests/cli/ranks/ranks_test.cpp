@@ -17,13 +17,10 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST_F(Ranks, EveryDegreeAndStageEndsInTheSameWeights) {
-  const auto one = train(threads(1, 0, "one"));
-  ASSERT_EQ(0, one.exit) << one.described;
+  const auto one = succeeded(train(threads(1, 0, "one")));
   for (const auto& [ranks, zero] : {std::pair{2, 0}, {2, 1}, {4, 2}, {4, 3}}) {
     const auto run = fmt::format("dp{}-zero{}", ranks, zero);
-    const auto many = train(threads(ranks, zero, run));
-    ASSERT_EQ(0, many.exit) << many.described;
-    EXPECT_EQ(weights_of(one), weights_of(many)) << run;
+    EXPECT_EQ(weights_of(one), weights_of(train(threads(ranks, zero, run)))) << run;
     EXPECT_EQ(steps("one"), steps(run)) << run;
     EXPECT_TRUE(fs::exists(at(run) / fmt::format("rank{}.log", ranks - 1))) << run;
   }
@@ -32,16 +29,11 @@ TEST_F(Ranks, EveryDegreeAndStageEndsInTheSameWeights) {
 // Two copies of the state, each shared by two ranks.
 TEST_F(Ranks, HybridShardsEndInTheSameWeights) {
   const Words groups{"--shard-group", "2"};
-  const auto one = train(threads(1, 0, "one"));
-  ASSERT_EQ(0, one.exit) << one.described;
-  const auto many = train(threads(4, 3, "threads", groups));
-  ASSERT_EQ(0, many.exit) << many.described;
-  EXPECT_EQ(weights_of(one), weights_of(many));
+  const auto one = succeeded(train(threads(1, 0, "one")));
+  EXPECT_EQ(weights_of(one), weights_of(train(threads(4, 3, "threads", groups))));
   EXPECT_EQ(steps("one"), steps("threads"));
 #ifdef TERRACE_MPIRUN
-  const auto apart = run(processes(4, 2, "processes", groups));
-  ASSERT_EQ(0, apart.exit) << apart.described;
-  EXPECT_EQ(weights_of(one), weights_of(apart));
+  EXPECT_EQ(weights_of(one), weights_of(run(processes(4, 2, "processes", groups))));
 #endif
   const auto odd = train(threads(4, 3, "none", {"--shard-group", "3"}));
   EXPECT_EQ(2, odd.exit) << odd.described;
@@ -56,11 +48,7 @@ TEST_F(Ranks, MachinesDecideTheOrderOfSums) {
   const auto words = [](const std::string& run, const Words& more) {
     return Words{"--dp", "4", "--zero", "3", "--grad-accumulation", "2", "--steps", "3", "--out-dir", run} + more;
   };
-  const auto weights = [&](const std::string& run, const Words& more) {
-    const auto outcome = train(words(run, more));
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
-    return weights_of(outcome);
-  };
+  const auto weights = [&](const std::string& run, const Words& more) { return weights_of(train(words(run, more))); };
   const Words two{"--ranks-per-machine", "2"};
   const auto on_one = weights("one", {}), on_two = weights("two", two);
   EXPECT_NE(on_one, on_two);
@@ -68,11 +56,7 @@ TEST_F(Ranks, MachinesDecideTheOrderOfSums) {
   EXPECT_EQ(on_one, weights("by-rank", two + Words{"--sum-order", "ranks"}));
   EXPECT_EQ(weights("canonical", {"--canonical-reduction"}), weights("canonical-on-two", two + Words{"--canonical-reduction"}));
 #ifdef TERRACE_MPIRUN
-  auto apart = launch(Words{"launch", "-n", "4", "--mpirun", TERRACE_MPIRUN, "--"} + tiny("train", words("apart", two)));
-  apart.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI does not free all memory before the process ends
-  const auto processes = run(apart);
-  ASSERT_EQ(0, processes.exit) << processes.described;
-  EXPECT_EQ(on_two, weights_of(processes));
+  EXPECT_EQ(on_two, weights_of(run(apart(4, tiny("train", words("apart", two))))));
 #endif
 }
 
@@ -93,16 +77,11 @@ TEST_F(Ranks, ARunThatMovesToOtherMachinesSaysThatItsSumsChange) {
 
 TEST_F(Ranks, CompressedGradientsEndInTheSameWeightsOnEveryDegree) {
   const Words narrow{"--compress-gradients", "bf16"};
-  const auto exact = train(threads(1, 0, "exact")), one = train(threads(1, 0, "one", narrow));
-  ASSERT_EQ(0, one.exit) << one.described;
+  const auto exact = train(threads(1, 0, "exact")), one = succeeded(train(threads(1, 0, "one", narrow)));
   EXPECT_NE(weights_of(exact), weights_of(one));
-  const auto many = train(threads(2, 3, "threads", narrow));
-  ASSERT_EQ(0, many.exit) << many.described;
-  EXPECT_EQ(weights_of(one), weights_of(many));
+  EXPECT_EQ(weights_of(one), weights_of(train(threads(2, 3, "threads", narrow))));
 #ifdef TERRACE_MPIRUN
-  const auto apart = run(processes(2, 2, "processes", narrow));
-  ASSERT_EQ(0, apart.exit) << apart.described;
-  EXPECT_EQ(weights_of(one), weights_of(apart));
+  EXPECT_EQ(weights_of(one), weights_of(run(processes(2, 2, "processes", narrow))));
 #endif
   expect_refusal(terrace(tiny("train", {"--dp", "2", "--zero", "1", "--compress-gradients", "bf16", "--out-dir", "none"})), 2,
                  {"--compress-gradients", "--zero 2 or 3"});
@@ -110,19 +89,14 @@ TEST_F(Ranks, CompressedGradientsEndInTheSameWeightsOnEveryDegree) {
 
 TEST_F(Ranks, EightBitCollectivesEndInTheSameWeightsOnEveryDegree) {
   const Words gradients{"--compress-gradients", "int8"};
-  Words both = gradients;
-  both.insert(both.end(), {"--compress-weights", "int8"});
-  const auto one = train(threads(1, 0, "one", gradients)), two = train(threads(2, 3, "two", both));
-  ASSERT_EQ(0, one.exit) << one.described;
-  ASSERT_EQ(0, two.exit) << two.described;
+  auto both = gradients + Words{"--compress-weights", "int8"};
+  const auto one = succeeded(train(threads(1, 0, "one", gradients))), two = succeeded(train(threads(2, 3, "two", both)));
   EXPECT_NE(weights_of(one), weights_of(two));
   const auto reduced = train(threads(4, 2, "reduced", gradients)), four = train(threads(4, 3, "four", both));
   EXPECT_EQ(weights_of(one), weights_of(reduced)) << reduced.described;
   EXPECT_EQ(weights_of(two), weights_of(four)) << four.described;
 #ifdef TERRACE_MPIRUN
-  const auto apart = run(processes(2, 3, "processes", both));
-  ASSERT_EQ(0, apart.exit) << apart.described;
-  EXPECT_EQ(weights_of(two), weights_of(apart));
+  EXPECT_EQ(weights_of(two), weights_of(run(processes(2, 3, "processes", both))));
 #endif
   expect_refusal(train(threads(2, 2, "none", {"--compress-weights", "int8"})), 2, {"--compress-weights int8", "--zero 3"});
 }
@@ -135,29 +109,18 @@ TEST_F(Ranks, CopiesThatAreAveragedEndInTheSameWeights) {
                              "auto", "--steps", std::to_string(steps)});
     return more;
   };
-  const auto whole = train(with(6, {"--dp", "2", "--out-dir", "whole"}));
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto whole = succeeded(train(with(6, {"--dp", "2", "--out-dir", "whole"})));
   const auto reduced =
       train({"--dp", "2", "--grad-accumulation", "4", "--lr-schedule", "constant", "--steps", "6", "--out-dir", "reduced"});
   EXPECT_NE(weights_of(whole), weights_of(reduced));
   ASSERT_EQ(0, train(with(3, {"--dp", "2", "--out-dir", "cut", "--ckpt-interval", "2"})).exit);
-  const auto rest = train(with(6, {"--dp", "2", "--out-dir", "cut", "--nvme-path", "disk"}));
-  ASSERT_EQ(0, rest.exit) << rest.described;
-  EXPECT_EQ(weights_of(whole), weights_of(rest));
+  EXPECT_EQ(weights_of(whole), weights_of(train(with(6, {"--dp", "2", "--out-dir", "cut", "--nvme-path", "disk"}))));
 #ifdef TERRACE_MPIRUN
-  Words words{"launch", "-n", "2", "--mpirun", TERRACE_MPIRUN, "--"};
-  const auto own = tiny("train", with(6, {"--out-dir", "processes"}));
-  words.insert(words.end(), own.begin(), own.end());
-  auto launched = launch(words);
-  launched.environment["ASAN_OPTIONS"] = "detect_leaks=0";
-  const auto apart = run(launched);
-  ASSERT_EQ(0, apart.exit) << apart.described;
-  EXPECT_EQ(weights_of(whole), weights_of(apart));
+  EXPECT_EQ(weights_of(whole), weights_of(run(apart(2, tiny("train", with(6, {"--out-dir", "processes"}))))));
 #endif
   expect_refusal(train(with(9, {"--dp", "3", "--out-dir", "cut"})), 2, {"micro-batches a step"});
   Words asked{"--dp", "2", "--sync-interval", "3", "--grad-accumulation", "4", "--steps", "6", "--assumed-costs"};
-  const auto said = terrace(tiny("plan", asked));
-  ASSERT_EQ(0, said.exit) << said.described;
+  const auto said = succeeded(terrace(tiny("plan", asked)));
   EXPECT_THAT(said.out, HasSubstr("every 3 steps weights are averaged"));
   asked.emplace_back("--json");
   const auto planned = nlohmann::json::parse(terrace(tiny("plan", asked)).out);
@@ -172,8 +135,7 @@ TEST_F(Ranks, CopiesThatAreAveragedEndInTheSameWeights) {
                                     {{"--dp", "2", "--loss-scale", "dynamic"}, "skip different steps"},
                                     {{"--dp", "2", "--dtype", "fp16"}, "--dtype fp16, whose --loss-scale auto is dynamic"},
                                     {{"--dp", "1"}, "there is only one rank"}}) {
-    auto more = given;
-    more.insert(more.end(), {"--out-dir", "refused"});
+    auto more = given + Words{"--out-dir", "refused"};
     expect_refusal(train(with(6, more)), 2, {"--sync-interval 3", says});
   }
   expect_refusal(train(with(7, {"--dp", "2", "--out-dir", "refused"})), 2, {"does not divide --steps 7"});
@@ -196,8 +158,8 @@ TEST_F(Ranks, DifferentSettingsOfRanksAreNamed) {
                  {"the settings of rank 1 differ from those of rank 0:\n  seed: 1 on rank 0, 2 on rank 1\n  start all ranks"});
   // All differences are named at once.
   const auto many = apart({"--init-from", "a.safetensors", "--steps", "3", "--weight-decay", "0"},
-                          {"--init-from", "b.safetensors", "--lr", "0.1", "--beta1", "0.8", "--grad-clip", "0.5", "--optimizer",
-                           "lion", "--recipe", "8bit", "--data", "other.txt", "--save", "w.safetensors"},
+                          flags("--init-from b.safetensors --lr 0.1 --beta1 0.8 --grad-clip 0.5 --optimizer lion --recipe 8bit "
+                                "--data other.txt --save w.safetensors"),
                           "refused");
   expect_refusal(many, 2,
                  {"lr: 0.0003 on rank 0, 0.1 on rank 1", "beta1: 0.9 on rank 0, 0.8 on rank 1", "grad-clip: 1.0 on rank 0, 0.5",
@@ -212,8 +174,7 @@ TEST_F(Ranks, DifferentSettingsOfRanksAreNamed) {
                  {"ranks-per-machine: 1 on rank 0, 0 on rank 1\n  start all ranks with the same settings"});
   EXPECT_FALSE(fs::exists(at("refused")));
   // Paths, threads and budgets may differ between machines.
-  const auto same = apart({}, {"--data", "copy.txt", "--threads", "1", "--io-deadline", "60"}, "same");
-  ASSERT_EQ(0, same.exit) << same.described;
+  succeeded(apart({}, {"--data", "copy.txt", "--threads", "1", "--io-deadline", "60"}, "same"));
   const auto threads = train({"--dp", "2", "--out-dir", "threads"});
   EXPECT_EQ(steps("threads"), steps("same"));
 }
@@ -229,20 +190,17 @@ TEST_F(Ranks, EachMayHaveAPathOfItsOwn) {
   const auto whole = train({"--dp", "2", "--zero", "1", "--steps", "8", "--out-dir", "whole"});
   ASSERT_EQ(0, apart("4", one, two).exit);
   for (const auto& [steps, first, second] : {std::tuple{"6", one, two}, {"7", Words{}, Words{}}}) {
-    const auto resumed = apart(steps, first, second);
-    ASSERT_EQ(0, resumed.exit) << resumed.described;
+    const auto resumed = succeeded(apart(steps, first, second));
     EXPECT_THAT(resumed.out, HasSubstr("resumed after step"));
   }
   for (const auto& words : {Words{"ckpt", "verify", "run"}, Words{"generate", "run", "--prompt", "The", "--max-tokens", "2"},
                             Words{"ckpt", "copy", "run", "copy"}}) {
-    const auto read = terrace(words);
-    EXPECT_EQ(0, read.exit) << read.described;
+    succeeded(terrace(words));
   }
   // On one rank, then with the ranks of the copy.
   for (const auto& [name, more] : {std::pair<std::string, Words>{"run", {"--dp", "1", "--grad-accumulation", "2"}},
                                    {"copy", {"--dp", "2", "--zero", "1"}}}) {
-    const auto rest = train(Words{"--resume", name, "--steps", "8"} + more);
-    ASSERT_EQ(0, rest.exit) << rest.described;
+    const auto rest = succeeded(train(Words{"--resume", name, "--steps", "8"} + more));
     if (name == "copy") {
       EXPECT_EQ(weights_of(whole), weights_of(rest));
     }
@@ -253,8 +211,7 @@ TEST_F(Ranks, EachMayHaveAPathOfItsOwn) {
   for (const auto& store : std::vector(fs::directory_iterator(at("one")), fs::directory_iterator()))
     if (store.path().string().ends_with("-rank1")) fs::rename(store, at("two") / store.path().filename());
   const Words words{"--out-dir", "old", "--steps", "6", "--zero", "1", "--resume", "auto"};
-  const auto old = run(one_by_one(tiny("train", words + one), tiny("train", words + two)));
-  ASSERT_EQ(0, old.exit) << old.described;
+  const auto old = succeeded(run(one_by_one(tiny("train", words + one), tiny("train", words + two))));
   EXPECT_THAT(old.out, HasSubstr("resumed after step 4"));
 }
 
@@ -264,28 +221,23 @@ TEST_F(Ranks, ProcessorsWithOtherBitsAreNamed) {
     const auto words = tiny("train", {"--out-dir", directory, "--dtype", dtype});
     return run(one_by_one(words, words, "DNNL_MAX_CPU_ISA=SSE41"));
   };
-  const auto fp32 = apart("fp32", "fp32");
-  ASSERT_EQ(0, fp32.exit) << fp32.described;
+  const auto fp32 = succeeded(apart("fp32", "fp32"));
   EXPECT_EQ(1U, fp32.warnings("SSE4.1 on rank 1 and fp32 products of oneDNN")) << fp32.described;
-  const auto fp64 = apart("fp64", "fp64");
-  ASSERT_EQ(0, fp64.exit) << fp64.described;
+  const auto fp64 = succeeded(apart("fp64", "fp64"));
   EXPECT_EQ(0U, fp64.warnings("different bits")) << fp64.described;
 }
 #endif
 
 // Smallest budgets, all state on disk, on four ranks.
 TEST_F(Ranks, ShardsOnDiskAreTheBitsOfShardsInMemory) {
-  const auto resident = train(threads(4, 3, "resident"));
-  ASSERT_EQ(0, resident.exit) << resident.described;
-  const auto plan = terrace(tiny("plan", threads(4, 3, "none", {"--json", "--update", "host"})));
-  ASSERT_EQ(0, plan.exit) << plan.described;
-  const auto planned = nlohmann::json::parse(plan.out);
+  const auto resident = succeeded(train(threads(4, 3, "resident")));
+  const auto planned =
+      nlohmann::json::parse(succeeded(terrace(tiny("plan", threads(4, 3, "none", {"--json", "--update", "host"})))).out);
   const auto device = planned["smallest_bytes"]["device"].get<std::uint64_t>() * 5 / 4;
   const auto host = planned["smallest_bytes"]["host"].get<std::uint64_t>() * 3 + 131072;  // per rank
-  const auto offloaded = train(threads(4, 3, "offloaded",
-                                       {"--nvme-path", "disk", "--device-memory", std::to_string(device), "--host-memory",
-                                        std::to_string(4 * host), "--nvme-limit", "256MiB"}));
-  ASSERT_EQ(0, offloaded.exit) << offloaded.described;
+  const auto offloaded = succeeded(train(threads(4, 3, "offloaded",
+                                                 {"--nvme-path", "disk", "--device-memory", std::to_string(device),
+                                                  "--host-memory", std::to_string(4 * host), "--nvme-limit", "256MiB"})));
   EXPECT_EQ(weights_of(resident), weights_of(offloaded));
   EXPECT_EQ(steps("resident"), steps("offloaded"));
   const auto last = metrics("offloaded").back();
@@ -295,16 +247,11 @@ TEST_F(Ranks, ShardsOnDiskAreTheBitsOfShardsInMemory) {
 }
 
 TEST_F(Ranks, GoOnWhereTheyStopped) {
-  const auto whole = train(threads(2, 3, "whole"));
-  ASSERT_EQ(0, whole.exit) << whole.described;
-  const auto cut = train(threads(2, 3, "cut", {"--steps", "3", "--lr-schedule", "constant"}));
-  ASSERT_EQ(0, cut.exit) << cut.described;
+  succeeded(train(threads(2, 3, "whole")));
+  succeeded(train(threads(2, 3, "cut", {"--steps", "3", "--lr-schedule", "constant"})));
   const auto constant = train(threads(2, 3, "constant", {"--lr-schedule", "constant"}));
-  const auto rest = train(threads(2, 3, "cut", {"--lr-schedule", "constant", "--resume", "auto"}));
-  ASSERT_EQ(0, rest.exit) << rest.described;
-  EXPECT_EQ(weights_of(constant), weights_of(rest));
-  const auto verified = terrace({"ckpt", "verify", "cut"});
-  EXPECT_EQ(0, verified.exit) << verified.described;
+  EXPECT_EQ(weights_of(constant), weights_of(train(threads(2, 3, "cut", {"--lr-schedule", "constant", "--resume", "auto"}))));
+  succeeded(terrace({"ckpt", "verify", "cut"}));
   EXPECT_EQ(0, terrace({"ckpt", "rm", "cut"}).exit);
   EXPECT_FALSE(fs::exists(at("cut/store-rank1")));
 }
@@ -312,10 +259,7 @@ TEST_F(Ranks, GoOnWhereTheyStopped) {
 // One rank gathers the shards of all ranks and generates the same text as from a run of one rank. The run does not change.
 TEST_F(Ranks, OneRankGeneratesFromAllShards) {
   const auto said = [&](const std::string& run, const Words& more = {}) {
-    Words words{"generate", run, "--prompt", "The river", "--max-tokens", "40"};
-    words.insert(words.end(), more.begin(), more.end());
-    const auto outcome = terrace(words);
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    const auto outcome = succeeded(terrace(Words{"generate", run, "--prompt", "The river", "--max-tokens", "40"} + more));
     return outcome.out;
   };
   const auto files = [&](const std::string& run) {
@@ -343,8 +287,7 @@ TEST_F(Ranks, OneRankGeneratesFromAllShards) {
                                          {1, 0, {"--pp", "3"}},
                                          {2, 3, {"--pp", "2"}}}) {
       const auto run = fmt::format("{}-{}-{}-{}", name, dp, zero, more.empty() ? "" : more.back());
-      const auto trained = train(threads(dp, zero, run, with(more)));
-      ASSERT_EQ(0, trained.exit) << trained.described;
+      succeeded(train(threads(dp, zero, run, with(more))));
       const auto before = files(run);
       EXPECT_EQ(expected, said(run)) << run;
       EXPECT_EQ(expected, said(run, {"--device-memory", "256KiB", "--host-memory", "128KiB"})) << run << ", by the disk";
@@ -363,17 +306,14 @@ TEST_F(Ranks, GoOnWithOtherRanks) {
     more.insert(more.end(), {"--steps", std::to_string(steps), "--lr-schedule", "constant", "--resume", "auto"});
     return more;
   };
-  const auto whole = train(threads(1, 0, "whole", with(6)));
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto whole = succeeded(train(threads(1, 0, "whole", with(6))));
   ASSERT_EQ(0, train(threads(4, 3, "run", with(2))).exit);
-  const auto second = train(threads(2, 1, "run", with(3)));
-  ASSERT_EQ(0, second.exit) << second.described;
+  const auto second = succeeded(train(threads(2, 1, "run", with(3))));
   EXPECT_THAT(second.err + second.out, HasSubstr("the state of 4 ranks is redistributed to 2"));
   EXPECT_FALSE(fs::exists(at("run/store"))) << "the stores of the former ranks are still there";
   EXPECT_FALSE(fs::exists(at("run/store-rank3")));
   ASSERT_EQ(0, train(threads(2, 1, "run", with(4))).exit);  // with the same ranks
-  const auto third = train(threads(1, 0, "run", with(5, {"--pp", "2"})));
-  ASSERT_EQ(0, third.exit) << third.described;
+  succeeded(train(threads(1, 0, "run", with(5, {"--pp", "2"}))));
   EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
   // The micro-batches of a step cannot change.
   expect_refusal(train(on(1, 0, "run", with(6, {"--dp", "2"}))), 2, {"micro-batches a step: 8 then, 16 now"});
@@ -397,12 +337,9 @@ TEST_F(Ranks, TheReasonIsToldAndNotItsConsequences) {
   for (const auto& [name, dp, zero, more] : {Case{"pipeline", 1, 0, {"--pp", "2"}}, {"hybrid", 4, 1, {"--shard-group", "2"}}}) {
     fs::create_directory(at(std::string(name) + "-nv"));
     const auto with = [&, dp = dp, zero = zero, run = std::string(name), &more = more](const char* steps) {
-      Words words{"--steps", steps, "--nvme-path", run + "-nv", "--resume", "auto"};
-      words.insert(words.end(), more.begin(), more.end());
-      return train(threads(dp, zero, run, words));
+      return train(threads(dp, zero, run, Words{"--steps", steps, "--nvme-path", run + "-nv", "--resume", "auto"} + more));
     };
-    const auto first = with("4");
-    ASSERT_EQ(0, first.exit) << first.described;
+    succeeded(with("4"));
     const auto last = damage_second_moment(std::string(name) + "-nv");
     ASSERT_FALSE(last.is_null());
     for (int i = 0; i < 10; ++i)
@@ -426,8 +363,7 @@ TEST_F(Ranks, AFirstCommitThatARankLacksIsNone) {
   };
   ASSERT_EQ(0, with("run", "4").exit);
   undo();
-  const auto anew = with("run", "8");
-  ASSERT_EQ(0, anew.exit) << anew.described;
+  const auto anew = succeeded(with("run", "8"));
   EXPECT_EQ(1U, anew.warnings("first commit")) << anew.described;
   EXPECT_EQ(weights_of(with("whole", "8")), weights_of(anew));
   EXPECT_EQ(steps("whole"), steps("run"));
@@ -463,8 +399,7 @@ TEST_F(Ranks, ARunThatNeverCommittedBeginsAgainOnOtherRanks) {
       file["has_committed"] = false;
       for (const auto* const name : {"/run.json", "/run.copy.json"}) scratch_.write(run + name, file.dump());
     }
-    const auto anew = train(threads(2, 1, run, more));
-    ASSERT_EQ(0, anew.exit) << anew.described;
+    const auto anew = succeeded(train(threads(2, 1, run, more)));
     EXPECT_EQ(killed == "in it" ? 1U : 0U, anew.warnings("first commit")) << anew.described;
     EXPECT_EQ(weights_of(whole), weights_of(anew));
     EXPECT_FALSE(fs::exists(at(run) / "store-rank2")) << "a rank that there is no more";
@@ -480,29 +415,19 @@ TEST_F(Ranks, DoNotGoOnWithoutAShard) {
   const Words longer{"--steps", "4", "--lr-schedule", "constant", "--resume", "auto"};
   expect_refusal(train(threads(2, 3, "run", longer)), 5, {"is in no store of its ranks", "store-rank2 is missing"});
   fs::rename(at("elsewhere"), at("run/store-rank2"));
-  const auto rest = train(threads(2, 3, "run", longer));
-  ASSERT_EQ(0, rest.exit) << rest.described;
-  EXPECT_EQ(weights_of(train(threads(1, 0, "whole", longer))), weights_of(rest));
+  EXPECT_EQ(weights_of(train(threads(1, 0, "whole", longer))), weights_of(train(threads(2, 3, "run", longer))));
 }
 
 TEST_F(Ranks, ASignalStopsAllAfterTheSameStep) {
   const Words constant{"--lr-schedule", "constant", "--resume", "auto"};
-  const auto more = [&](int steps) {
-    auto words = constant;
-    words.insert(words.end(), {"--steps", std::to_string(steps)});
-    return words;
-  };
+  const auto more = [&](int steps) { return constant + Words{"--steps", std::to_string(steps)}; };
   Child child(launch(tiny("train", threads(3, 2, "run", more(5000)))));
   child.read_lines(8);
   child.send(SIGTERM);
   const auto stopped = child.wait();
   ASSERT_EQ(75, stopped.exit) << stopped.described;
-  const auto inspected = terrace({"ckpt", "inspect", "run", "--json"});
-  ASSERT_EQ(0, inspected.exit) << inspected.described;
-  const auto last = nlohmann::json::parse(inspected.out)["step"].get<int>() + 2;
-  const auto rest = train(threads(3, 2, "run", more(last)));
-  ASSERT_EQ(0, rest.exit) << rest.described;
-  EXPECT_EQ(weights_of(train(threads(3, 2, "whole", more(last)))), weights_of(rest));
+  const auto last = nlohmann::json::parse(succeeded(terrace({"ckpt", "inspect", "run", "--json"})).out)["step"].get<int>() + 2;
+  EXPECT_EQ(weights_of(train(threads(3, 2, "whole", more(last)))), weights_of(train(threads(3, 2, "run", more(last)))));
 }
 
 TEST_F(Ranks, WhatCannotBeIsRefusedOnce) {
@@ -513,32 +438,26 @@ TEST_F(Ranks, WhatCannotBeIsRefusedOnce) {
 
 #ifdef TERRACE_MPIRUN
 TEST_F(Ranks, ProcessesEndInTheSameWeightsAsThreads) {
-  const auto one = train(threads(1, 0, "one"));
-  ASSERT_EQ(0, one.exit) << one.described;
+  const auto one = succeeded(train(threads(1, 0, "one")));
   for (const auto& [ranks, zero] : {std::pair{2, 1}, {4, 3}}) {
     const auto name = fmt::format("mpi{}-zero{}", ranks, zero);
-    const auto many = run(processes(ranks, zero, name));
-    ASSERT_EQ(0, many.exit) << many.described;
-    EXPECT_EQ(weights_of(one), weights_of(many)) << name;
+    EXPECT_EQ(weights_of(one), weights_of(run(processes(ranks, zero, name)))) << name;
     EXPECT_EQ(steps("one"), steps(name)) << name;
   }
   for (const auto& [ranks, zero, schedule] : {std::tuple{1, 0, "1f1b"}, {2, 3, "interleaved"}}) {
     const auto name = fmt::format("mpi-{}", schedule);
-    const auto many = run(processes(ranks, zero, name, {"--pp", "2", "--schedule", schedule}, 2));
-    ASSERT_EQ(0, many.exit) << many.described;
-    EXPECT_EQ(weights_of(one), weights_of(many)) << name;
+    EXPECT_EQ(weights_of(one), weights_of(run(processes(ranks, zero, name, {"--pp", "2", "--schedule", schedule}, 2)))) << name;
     EXPECT_EQ(steps("one"), steps(name)) << name;
   }
 }
 
 TEST_F(Ranks, ProcessesWithSkipsEndInTheSameWeightsAsThreads) {
   const Words model{"--skips", "u", "--layers", "6"};
-  const auto one = train(threads(1, 0, "one", model));
-  ASSERT_EQ(0, one.exit) << one.described;
+  const auto one = succeeded(train(threads(1, 0, "one", model)));
   for (const auto& [ranks, zero, pp, schedule] : {std::tuple{1, 0, 3, "gpipe"}, {1, 0, 2, "zb-v"}, {2, 3, 2, "1f1b"}}) {
     const auto name = fmt::format("mpi-{}", schedule);
-    const auto many = run(processes(ranks, zero, name, model + Words{"--pp", std::to_string(pp), "--schedule", schedule}, pp));
-    ASSERT_EQ(0, many.exit) << many.described;
+    const auto many =
+        succeeded(run(processes(ranks, zero, name, model + Words{"--pp", std::to_string(pp), "--schedule", schedule}, pp)));
     EXPECT_EQ(weights_of(one), weights_of(many)) << name;
     EXPECT_EQ(steps("one"), steps(name)) << name;
   }
@@ -562,17 +481,12 @@ TEST_F(Ranks, AllPlanWithTheFirstOnesProfile) {
   profile("computes-slowly.json", 1e12, 1e6);
   const Words tight{"--device-memory", "1000KiB"};
   const auto with = [&](const std::string& run, const std::string& name, const Words& more = {}) {
-    auto words = on(2, 3, run, tight);
-    words.insert(words.end(), {"--dp", "2", "--machine-profile", name});
-    words.insert(words.end(), more.begin(), more.end());
-    return tiny("train", words);
+    return tiny("train", on(2, 3, run, tight) + Words{"--dp", "2", "--machine-profile", name} + more);
   };
-  const auto slow = terrace(with("slow", "copies-slowly.json")), fast = terrace(with("fast", "computes-slowly.json"));
-  ASSERT_EQ(0, slow.exit) << slow.described;
-  ASSERT_EQ(0, fast.exit) << fast.described;
+  const auto slow = succeeded(terrace(with("slow", "copies-slowly.json"))),
+             fast = succeeded(terrace(with("fast", "computes-slowly.json")));
   ASSERT_NE(json_in("slow/plan.json").at("choice"), json_in("fast/plan.json").at("choice"));
-  const auto both = run(one_by_one(with("both", "copies-slowly.json"), with("both", "computes-slowly.json")));
-  ASSERT_EQ(0, both.exit) << both.described;
+  const auto both = succeeded(run(one_by_one(with("both", "copies-slowly.json"), with("both", "computes-slowly.json"))));
   EXPECT_EQ(weights_of(slow), weights_of(both));
   EXPECT_EQ(json_in("slow/plan.json").at("choice"), json_in("both/plan.json").at("choice"));
   const auto apart = run(one_by_one(with("apart", "copies-slowly.json", {"--order", "horizontal"}),
@@ -631,8 +545,7 @@ TEST_F(Ranks, ABindingToOneCoreIsNamed) {
   EXPECT_THAT(run(without_launch(processes(2, 0, "free"))).err, Not(warned));
   auto bound = without_launch(processes(2, 0, "bound"));
   std::ranges::replace(bound.arguments, std::string("none"), std::string("core"));
-  const auto outcome = run(bound);
-  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(run(bound));
   EXPECT_THAT(outcome.err, warned) << outcome.described;
 }
 
@@ -659,8 +572,7 @@ TEST_F(Ranks, AKilledProcessEndsTheOthers) {
   const auto done = terrace({"ckpt", "inspect", "killed", "--json"});
   const auto steps_done = nlohmann::json::parse(done.out)["step"].get<int>();
   const Words two_more{"--steps", std::to_string(steps_done + 2), "--lr-schedule", "constant", "--resume", "auto"};
-  const auto resumed = run(processes(2, 3, "killed", two_more));
-  ASSERT_EQ(0, resumed.exit) << resumed.described;
+  const auto resumed = succeeded(run(processes(2, 3, "killed", two_more)));
   const auto whole = run(processes(2, 3, "whole", two_more));
   EXPECT_EQ(weights_of(whole), weights_of(resumed));
 }

@@ -1,7 +1,5 @@
 // Tensor parallelism from a user's view: --tp and --sp, with threads and processes, on disk, stopped, resumed, and used to
 // generate.
-#include <cmath>
-#include <fstream>
 
 #include <fmt/format.h>
 
@@ -18,8 +16,7 @@ class Tensor : public Ranks {
 };
 
 TEST_F(Tensor, EveryMeshTrainsWhatOneRankTrains) {
-  const auto one = train(split("one", {}));
-  ASSERT_EQ(0, one.exit) << one.described;
+  succeeded(train(split("one", {})));
   std::string two;
   for (const auto& [run, more] :
        {std::pair<std::string, Words>{"tp2", {"--tp", "2"}},
@@ -29,8 +26,7 @@ TEST_F(Tensor, EveryMeshTrainsWhatOneRankTrains) {
         {"tp4", {"--tp", "4", "--sp"}},
         {"tp2-dp2", {"--tp", "2", "--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
         {"tp2-pp2", {"--tp", "2", "--pp", "2", "--sp"}}}) {
-    const auto many = train(split(run, more));
-    ASSERT_EQ(0, many.exit) << many.described;
+    const auto many = succeeded(train(split(run, more)));
     expect_near("one", run);
     if (run == "tp2") two = weights_of(many);
     if (run == "tp2-sp" || run == "tp2-disk" || run == "tp2-pp2") {
@@ -38,12 +34,7 @@ TEST_F(Tensor, EveryMeshTrainsWhatOneRankTrains) {
     }
   }
 #ifdef TERRACE_MPIRUN
-  Words words{"launch", "-n", "4", "--mpirun", TERRACE_MPIRUN, "--"};
-  auto apart = launch(words + tiny("train", split("processes", {"--tp", "2", "--pp", "2"})));
-  apart.environment["ASAN_OPTIONS"] = "detect_leaks=0";
-  const auto processes = run(apart);
-  ASSERT_EQ(0, processes.exit) << processes.described;
-  EXPECT_EQ(two, weights_of(processes));
+  EXPECT_EQ(two, weights_of(run(apart(4, tiny("train", split("processes", {"--tp", "2", "--pp", "2"}))))));
 #endif
 }
 
@@ -56,8 +47,7 @@ TEST_F(Tensor, RanksThatDoNotDivideTheVocabularyTakeTheSameSteps) {
                  more);
   };
   ASSERT_EQ(0, train_on("1", {}).exit);
-  const auto two = train_on("2", {"--device-memory", "256KiB", "--host-memory", "unlimited"});
-  ASSERT_EQ(0, two.exit) << two.described;
+  succeeded(train_on("2", {"--device-memory", "256KiB", "--host-memory", "unlimited"}));
   expect_near("1", "2");
 }
 
@@ -73,8 +63,7 @@ TEST_F(Tensor, EveryGridTrainsWhatOneRankTrains) {
         {"2.5d", {"--tp", "8", "--tp-mode", "2.5d", "--tp-depth", "2"}},
         {"2d-tiles", {"--tp", "4", "--tp-mode", "2d", "--vocab-tiles", "2"}},
         {"3d", {"--tp", "8", "--tp-mode", "3d"}}}) {
-    const auto many = train(split(run, four + more));
-    ASSERT_EQ(0, many.exit) << many.described;
+    const auto many = succeeded(train(split(run, four + more)));
     expect_near("one", run);
     if (run == "2d") two = weights_of(many);
     if (run == "2d-disk" || run == "2d-pp2") {
@@ -82,21 +71,9 @@ TEST_F(Tensor, EveryGridTrainsWhatOneRankTrains) {
     }
   }
 #ifdef TERRACE_MPIRUN
-  Words words{"launch", "-n", "4", "--mpirun", TERRACE_MPIRUN, "--"};
-  auto apart = launch(words + tiny("train", split("processes", four + Words{"--tp", "4", "--tp-mode", "2d"})));
-  apart.environment["ASAN_OPTIONS"] = "detect_leaks=0";
-  const auto processes = run(apart);
-  ASSERT_EQ(0, processes.exit) << processes.described;
-  EXPECT_EQ(two, weights_of(processes));
+  EXPECT_EQ(two, weights_of(run(apart(4, tiny("train", split("processes", four + Words{"--tp", "4", "--tp-mode", "2d"}))))));
 #endif
-  std::string texts[2];
-  for (const int grid : {0, 1}) {
-    const auto text =
-        terrace({"generate", grid ? "3d" : "one", "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
-    EXPECT_EQ(0, text.exit) << text.described;
-    texts[grid] = text.out;
-  }
-  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_EQ(text_of("one"), text_of("3d"));
 }
 
 TEST_F(Tensor, ARunGoesOnInAnotherModeAndIsSavedWhole) {
@@ -107,14 +84,12 @@ TEST_F(Tensor, ARunGoesOnInAnotherModeAndIsSavedWhole) {
        {std::pair<std::string, Words>{"2", {"--tp", "8", "--tp-mode", "3d"}},
         {"3", {"--tp", "2", "--sp"}},
         {"4", {"--tp", "8", "--tp-mode", "2.5d", "--tp-depth", "2", "--save", "whole.safetensors"}}}) {
-    const auto next = train(split("run", constant + Words{"--steps", until, "--resume", "auto"} + more));
-    ASSERT_EQ(0, next.exit) << next.described;
+    succeeded(train(split("run", constant + Words{"--steps", until, "--resume", "auto"} + more)));
     EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
   }
   expect_near("whole", "run");
   ASSERT_EQ(0, train(split("one", constant + Words{"--init-from", "whole.safetensors"})).exit);
-  const auto grid = train(split("grid", constant + Words{"--init-from", "whole.safetensors", "--tp", "4", "--tp-mode", "2d"}));
-  ASSERT_EQ(0, grid.exit) << grid.described;
+  succeeded(train(split("grid", constant + Words{"--init-from", "whole.safetensors", "--tp", "4", "--tp-mode", "2d"})));
   expect_near("one", "grid");
 }
 
@@ -139,11 +114,9 @@ TEST_F(Tensor, AsynchronousPipelinesKeepVersionsOfParts) {
     const Words pipeline{"--pp", "2", "--untied", "--grad-clip", "0", "--schedule", schedule, "--drain-interval", "4"};
     const std::string name = schedule;
     ASSERT_EQ(0, train(split(name, pipeline)).exit);
-    const auto parts = train(split(name + "-tp", pipeline + Words{"--tp", "2", "--sp"}));
-    ASSERT_EQ(0, parts.exit) << parts.described;
+    succeeded(train(split(name + "-tp", pipeline + Words{"--tp", "2", "--sp"})));
     expect_near(name, name + "-tp");
-    const auto blocks = train(split(name + "-2d", pipeline + Words{"--tp", "4", "--tp-mode", "2d"}));
-    ASSERT_EQ(0, blocks.exit) << blocks.described;
+    succeeded(train(split(name + "-2d", pipeline + Words{"--tp", "4", "--tp-mode", "2d"})));
     expect_near(name, name + "-2d");
   }
 }
@@ -153,9 +126,7 @@ TEST_F(Tensor, WeightsAreSavedWholeAndReadByAnyMesh) {
   ASSERT_EQ(0, train(split("one", {"--steps", "2", "--init-from", "two.safetensors"})).exit);
   ASSERT_EQ(0, train(split("four", {"--steps", "2", "--init-from", "two.safetensors", "--tp", "4"})).exit);
   expect_near("one", "four");
-  const auto whole = terrace({"generate", "two", "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
-  EXPECT_EQ(0, whole.exit) << whole.described;
-  EXPECT_EQ(24U + 1, whole.out.size()) << whole.described;
+  EXPECT_EQ(24U + 1, text_of("two").size());
 }
 
 // Shards change the size of chunks, and so the ranges in which weights are read.
@@ -164,9 +135,7 @@ TEST_F(Tensor, EqualWeightsHaveOneHashHoweverTheyAreSharded) {
     return train(split("zero" + zero, {"--data-format", "bytes", "--model", "gpt2", "--hidden", "20", "--ffn", "36", "--vocab",
                                        "263", "--tp", "2", "--dp", "2", "--zero", zero, "--save", zero + ".safetensors"}));
   };
-  const auto whole = with("0"), sharded = with("1");
-  ASSERT_EQ(0, whole.exit) << whole.described;
-  ASSERT_EQ(0, sharded.exit) << sharded.described;
+  const auto whole = succeeded(with("0")), sharded = succeeded(with("1"));
   EXPECT_EQ(scratch_.read("0.safetensors"), scratch_.read("1.safetensors"));
   EXPECT_EQ(weights_of(whole), weights_of(sharded));
 }
@@ -178,8 +147,7 @@ TEST_F(Tensor, ARunGoesOnWithAnotherSplit) {
                                     {"4", {"--tp", "2", "--pp", "2"}},
                                     {"5", {}},
                                     {"6", {"--tp", "2", "--dp", "2", "--zero", "2", "--grad-accumulation", "2"}}}) {
-    const auto next = train(split("run", Words{"--steps", until, "--lr-schedule", "constant", "--resume", "auto"} + more));
-    ASSERT_EQ(0, next.exit) << next.described;
+    succeeded(train(split("run", Words{"--steps", until, "--lr-schedule", "constant", "--resume", "auto"} + more)));
     EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
   }
   ASSERT_EQ(0, train(split("constant", {"--steps", "6", "--lr-schedule", "constant"})).exit);
@@ -200,22 +168,13 @@ TEST_F(Tensor, WhatItCannotDoIsRefusedWithTheNearestThatItCan) {
 TEST_F(Tensor, TilesOfTheVocabularyTrainWhatTheWholeTableTrains) {
   const Words constant{"--dtype", "fp64", "--lr-schedule", "constant"};
   ASSERT_EQ(0, train(split("whole", constant)).exit);
-  const auto tiles = train(split("tiles", constant + Words{"--vocab-tiles", "3", "--nvme-path", "disk", "--device-memory",
-                                                           "2500000", "--host-memory", "3MB"}));
-  ASSERT_EQ(0, tiles.exit) << tiles.described;
+  succeeded(
+      train(split("tiles", constant + flags("--vocab-tiles 3 --nvme-path disk --device-memory 2500000 --host-memory 3MB"))));
   expect_near("whole", "tiles", 1e-9);
-  std::string texts[2];
-  for (const int tiled : {0, 1}) {
-    const auto text =
-        terrace({"generate", tiled ? "tiles" : "whole", "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
-    EXPECT_EQ(0, text.exit) << text.described;
-    texts[tiled] = text.out;
-  }
-  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_EQ(text_of("whole"), text_of("tiles"));
 
   ASSERT_EQ(0, train(split("stopped", constant + Words{"--steps", "2", "--vocab-tiles", "5"})).exit);
-  const auto resumed = train(split("stopped", constant + Words{"--vocab-tiles", "2", "--resume", "auto"}));
-  ASSERT_EQ(0, resumed.exit) << resumed.described;
+  succeeded(train(split("stopped", constant + Words{"--vocab-tiles", "2", "--resume", "auto"})));
   expect_near("whole", "stopped", 1e-9);
   expect_refusal(train(split("none", {"--vocab-tiles", "17"})), 2, {"--vocab-tiles 17", "give --vocab-tiles 16 or fewer"});
 }
@@ -226,19 +185,13 @@ TEST_F(Tensor, LayersInTilesTrainAndGenerateWhatWholeOnesDo) {
     const auto run = [&](const std::string& name) { return std::string(family) + "-" + name; };
     const Words model{"--model", family, "--ffn", "96", "--dtype", "fp64"};
     ASSERT_EQ(0, train(split(run("whole"), model)).exit);
-    const auto text_of = [&](const std::string& name) {
-      const auto text = terrace({"generate", run(name), "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
-      EXPECT_EQ(0, text.exit) << text.described;
-      return text.out;
-    };
-    const auto text = text_of("whole");
+    const auto text = text_of(run("whole"));
     for (const auto& [name, more] :
          {std::pair<std::string, Words>{"attention", {"--attention-tiles", "4"}},
           {"all", {"--attention-tiles", "2", "--mlp-tiles", "2", "--mlp-row-tiles", "3", "--vocab-tiles", "2", "--tp", "2"}}}) {
-      const auto tiles = train(split(run(name), model + more));
-      ASSERT_EQ(0, tiles.exit) << tiles.described;
+      succeeded(train(split(run(name), model + more)));
       expect_near(run("whole"), run(name), 1e-9);
-      EXPECT_EQ(text, text_of(name)) << name;
+      EXPECT_EQ(text, text_of(run(name))) << name;
     }
   }
 }
@@ -251,29 +204,26 @@ TEST_F(Tensor, TilesAreChosenForTheDeviceBudget) {
   const Words little{"--nvme-path", "disk", "--device-memory", "15MB"};
   expect_refusal(train(model + little + Words{"--out-dir", "none"}), 3, {"--vocab-tiles 0 --mlp-tiles 0"});
 
-  const auto wide = train(chosen + Words{"--out-dir", "wide"});
-  ASSERT_EQ(0, wide.exit) << wide.described;
+  succeeded(train(chosen + Words{"--out-dir", "wide"}));
   EXPECT_THAT(settings("wide"), AllOf(HasSubstr("vocab-tiles = 1 "), HasSubstr("mlp-tiles = 1 ")));
-  const auto tight = train(chosen + little + Words{"--out-dir", "tight"});
-  ASSERT_EQ(0, tight.exit) << tight.described;
+  const auto tight = succeeded(train(chosen + little + Words{"--out-dir", "tight"}));
   EXPECT_THAT(tight.out, HasSubstr("in tiles (vocabulary 1, MLP "));
   EXPECT_THAT(settings("tight"), Not(HasSubstr("mlp-tiles = 1 ")));
   expect_near("wide", "tight", 1e-9);
 
-  const auto on = train(chosen + Words{"--steps", "3", "--resume", "auto", "--out-dir", "tight"});
-  ASSERT_EQ(0, on.exit) << on.described;
+  const auto on = succeeded(train(chosen + Words{"--steps", "3", "--resume", "auto", "--out-dir", "tight"}));
   EXPECT_THAT(on.out, HasSubstr("in tiles (vocabulary 1, MLP "));
-  const auto plan = terrace(tiny("plan", chosen + little + Words{"--tp", "2", "--pp", "2", "--grad-accumulation", "2"}));
-  EXPECT_EQ(0, plan.exit) << plan.described;
+  succeeded(terrace(tiny("plan", chosen + little + Words{"--tp", "2", "--pp", "2", "--grad-accumulation", "2"})));
 }
 
 // If a micro-batch has more rows than matrices have columns, tiles of rows are tried first; if a family keeps gate and values
 // in one tensor, they are the only possible ones. A layer without tiles is refused as before.
 TEST_F(Tensor, TilesOfRowsAreChosenWhereRowsAreWhatIsLarge) {
   const auto tiles = [&](const Words& more) {
-    const auto plan = terrace(tiny("plan", Words{"--hidden", "64", "--ffn", "1024", "--dtype", "fp64", "--vocab-tiles", "0",
-                                                 "--mlp-tiles", "0", "--mlp-row-tiles", "0", "--attention-tiles", "0"} +
-                                               more));
+    const auto plan = terrace(
+        tiny("plan",
+             flags("--hidden 64 --ffn 1024 --dtype fp64 --vocab-tiles 0 --mlp-tiles 0 --mlp-row-tiles 0 --attention-tiles 0") +
+                 more));
     return fmt::format("{} {}", plan.exit, plan.out.substr(0, plan.out.find(" with ")));
   };
   EXPECT_EQ("0 llama", tiles({}));
@@ -286,8 +236,7 @@ TEST_F(Tensor, TilesOfRowsAreChosenWhereRowsAreWhatIsLarge) {
 
 TEST_F(Tensor, APlanSaysWhatARankHoldsAndSends) {
   const auto whole = terrace(tiny("plan", {"--heads", "4", "--json"})),
-             part = terrace(tiny("plan", {"--heads", "4", "--tp", "4", "--json"}));
-  ASSERT_EQ(0, part.exit) << part.described;
+             part = succeeded(terrace(tiny("plan", {"--heads", "4", "--tp", "4", "--json"})));
   const auto all = nlohmann::json::parse(whole.out), one = nlohmann::json::parse(part.out);
   EXPECT_EQ(all["parameters"], one["parameters"]);
   EXPECT_LT(one["state_bytes"].get<double>(), 0.5 * all["state_bytes"].get<double>());

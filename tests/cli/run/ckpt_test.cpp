@@ -16,8 +16,7 @@ namespace fs = std::filesystem;
 class Ckpt : public Cli {
  protected:
   void SetUp() override {
-    const auto outcome = train({"--ckpt-interval", "2", "--nvme-path", "disk"});
-    ASSERT_EQ(0, outcome.exit) << outcome.described;
+    succeeded(train({"--ckpt-interval", "2", "--nvme-path", "disk"}));
     for (const auto& entry : fs::directory_iterator(at("disk"))) store_ = entry.path();
   }
   static void flip(const fs::path& file, std::uint64_t byte, unsigned bit) {
@@ -83,20 +82,15 @@ TEST_F(Ckpt, OfRanksTheLastCommitThatAllHaveCounts) {
   ASSERT_EQ(0, with("ranks", "3").exit);
   fs::remove(at("ranks/result.json"));
   remove_copies(at("ranks/store-rank1/commit.1"));
-  const auto looked = terrace({"ckpt", "inspect", "ranks", "--json"});
-  ASSERT_EQ(0, looked.exit) << looked.described;
+  const auto looked = succeeded(terrace({"ckpt", "inspect", "ranks", "--json"}));
   EXPECT_EQ(2, nlohmann::json::parse(looked.out).at("step"));
   EXPECT_EQ(3, nlohmann::json::parse(looked.out).at("newest_step"));
   EXPECT_THAT(terrace({"ckpt", "inspect", "ranks"}).out, AllOf(HasSubstr("after step 2;"), HasSubstr("commit after step 3")));
   EXPECT_EQ(0, terrace({"ckpt", "verify", "ranks"}).exit);
-  const auto copied = terrace({"ckpt", "copy", "ranks", "copy"});
-  ASSERT_EQ(0, copied.exit) << copied.described;
+  const auto copied = succeeded(terrace({"ckpt", "copy", "ranks", "copy"}));
   EXPECT_THAT(copied.out, HasSubstr("after step 2 to"));
   EXPECT_TRUE(fs::exists(at("ranks/store/commit.1"))) << "looking took a commit away";
-  const auto original = with("ranks", "6"), copy = with("copy", "6");
-  ASSERT_EQ(0, original.exit) << original.described;
-  ASSERT_EQ(0, copy.exit) << copy.described;
-  EXPECT_EQ(weights_of(original), weights_of(copy));
+  EXPECT_EQ(weights_of(with("ranks", "6")), weights_of(with("copy", "6")));
 }
 
 TEST_F(Ckpt, AMissingStoreOfARankIsNamed) {
@@ -107,8 +101,7 @@ TEST_F(Ckpt, AMissingStoreOfARankIsNamed) {
                    {"the store of rank 1", "ranks/store-rank1: the directory is missing"});
   expect_refusal(terrace({"ckpt", "copy", "ranks", "copy"}), 5, {"the store of rank 1"});
   EXPECT_FALSE(fs::exists(at("copy")));
-  const auto removed = terrace({"ckpt", "rm", "ranks"});
-  ASSERT_EQ(0, removed.exit) << removed.described;
+  succeeded(terrace({"ckpt", "rm", "ranks"}));
   for (const auto* const name : {"store", "store-rank1", "store-rank2", "run.json", "run.copy.json"})
     EXPECT_FALSE(fs::exists(at("ranks") / name)) << name;
 }
@@ -144,13 +137,10 @@ TEST_F(Ckpt, ReadsARunOnAReadOnlyFileSystem) {
     PrivateMount mounted(at(run));
     if (!mounted.read_only()) GTEST_SKIP() << "no read-only mount here: " << mounted.why();
     for (const auto* const action : {"inspect", "verify"}) {
-      const auto outcome = terrace({"ckpt", action, run});
-      EXPECT_EQ(0, outcome.exit) << outcome.described;
+      succeeded(terrace({"ckpt", action, run}));
     }
-    const auto copied = terrace({"ckpt", "copy", run, "copy of " + run});
-    EXPECT_EQ(0, copied.exit) << copied.described;
-    const auto generated = terrace({"generate", run, "--prompt", "The", "--max-tokens", "4"});
-    EXPECT_EQ(0, generated.exit) << generated.described;
+    succeeded(terrace({"ckpt", "copy", run, "copy of " + run}));
+    const auto generated = succeeded(terrace({"generate", run, "--prompt", "The", "--max-tokens", "4"}));
     if (run == "one") {
       EXPECT_EQ(text.out, generated.out);
     }
@@ -159,16 +149,12 @@ TEST_F(Ckpt, ReadsARunOnAReadOnlyFileSystem) {
 
 TEST_F(Ckpt, ACopyIsARunOfItsOwn) {
   const auto whole = train({"--steps", "8", "--out-dir", "whole"});
-  const auto copied = terrace({"ckpt", "copy", "run", "copy"});
-  ASSERT_EQ(0, copied.exit) << copied.described;
+  const auto copied = succeeded(terrace({"ckpt", "copy", "run", "copy"}));
   EXPECT_THAT(copied.out, HasSubstr("after step 4"));
-  const auto verified = terrace({"ckpt", "verify", "copy"});
-  EXPECT_EQ(0, verified.exit) << verified.described;
+  succeeded(terrace({"ckpt", "verify", "copy"}));
   // A change of one run does not affect the other.
   ASSERT_EQ(0, terrace({"ckpt", "rm", "run"}).exit);
-  const auto resumed = train({"--steps", "8", "--resume", "copy"});
-  ASSERT_EQ(0, resumed.exit) << resumed.described;
-  EXPECT_EQ(weights_of(whole), weights_of(resumed));
+  EXPECT_EQ(weights_of(whole), weights_of(train({"--steps", "8", "--resume", "copy"})));
   EXPECT_EQ(steps("whole"), steps("copy"));
 }
 

@@ -15,14 +15,11 @@ namespace fs = std::filesystem;
 class Evaluation : public Cli {
  protected:
   void SetUp() override {
-    const auto run = train({"--eval-batches", "0"});
-    ASSERT_EQ(0, run.exit) << run.described;
-    const auto exported = terrace({"ckpt", "export", "run", "model"});
-    ASSERT_EQ(0, exported.exit) << exported.described;
+    succeeded(train({"--eval-batches", "0"}));
+    succeeded(terrace({"ckpt", "export", "run", "model"}));
   }
   [[nodiscard]] nlohmann::json eval(const Words& words) const {
-    const auto outcome = terrace(Words{"eval"} + words + Words{"--json"});
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    const auto outcome = succeeded(terrace(Words{"eval"} + words + Words{"--json"}));
     return outcome.exit == 0 ? nlohmann::json::parse(outcome.out) : nlohmann::json::array();
   }
   [[nodiscard]] double loss(const Words& words) const {
@@ -31,9 +28,7 @@ class Evaluation : public Cli {
   }
   // The loss of the first training step, before its update, on all 312 sequences of 64 bytes at once.
   [[nodiscard]] double loss_of_training(const Words& words) const {
-    const auto outcome = train(words + Words{"--steps", "1", "--batch-size", "8", "--grad-accumulation", "39", "--eval-batches",
-                                             "0", "--out-dir", "once"});
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    succeeded(train(words + flags("--steps 1 --batch-size 8 --grad-accumulation 39 --eval-batches 0 --out-dir once")));
     return metrics("once").at(0).at("loss").get<double>();
   }
   [[nodiscard]] std::map<std::string, std::string> files_of(const std::string& folder) const {
@@ -104,9 +99,7 @@ TEST_F(Evaluation, ComparesDirectoriesAndSources) {
 }
 
 TEST_F(Evaluation, OfABaseWithAnAdapterIsThatOfTheRun) {
-  const auto tuned = train({"--model", "./model", "--lora-rank", "4", "--lora-alpha", "7", "--lora-targets", "q,v,down", "--lr",
-                            "0.01", "--out-dir", "tuned"});
-  ASSERT_EQ(0, tuned.exit) << tuned.described;
+  succeeded(train(flags("--model ./model --lora-rank 4 --lora-alpha 7 --lora-targets q,v,down --lr 0.01 --out-dir tuned")));
   ASSERT_EQ(0, terrace({"ckpt", "export", "tuned", "adapter"}).exit);
   const Words data{"--data", "corpus.txt"};
   const double of_run = loss(Words{"tuned"} + data), of_base = loss(Words{"model"} + data);
@@ -121,8 +114,8 @@ TEST_F(Evaluation, OfABaseWithAnAdapterIsThatOfTheRun) {
 
 TEST_F(Evaluation, GeneratesFromAModelsDirectoryAsFromItsRun) {
   const Words words{"--prompt", "The ", "--max-tokens", "30", "--temperature", "0"};
-  const auto of_run = terrace(Words{"generate", "run"} + words), of_model = terrace(Words{"generate", "model"} + words);
-  ASSERT_EQ(0, of_model.exit) << of_model.described;
+  const auto of_run = terrace(Words{"generate", "run"} + words),
+             of_model = succeeded(terrace(Words{"generate", "model"} + words));
   EXPECT_EQ(of_run.out, of_model.out);
   const auto from_disk = terrace(Words{"generate", "model", "--nvme-path", "disk", "--host-memory", "200KiB"} + words);
   EXPECT_EQ(of_run.out, from_disk.out) << from_disk.described;
@@ -136,9 +129,7 @@ TEST_F(Evaluation, OfConversationsCountsTheirAnswers) {
                  R"({"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "It is me"}]})"
                  "\n");
   ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "280", "--out", "tokenizer.json"}).exit);
-  const auto trained = train(
-      {"--data", "chat.jsonl", "--tokenizer", "tokenizer.json", "--vocab", "280", "--eval-batches", "0", "--out-dir", "chats"});
-  ASSERT_EQ(0, trained.exit) << trained.described;
+  succeeded(train(flags("--data chat.jsonl --tokenizer tokenizer.json --vocab 280 --eval-batches 0 --out-dir chats")));
   fs::remove(at("tokenizer.json"));  // the run has its own copy
   const auto all = eval({"chats", "--data", "chat.jsonl"});
   ASSERT_EQ(1U, all.size());

@@ -31,12 +31,10 @@ class Kept : public Cli {
   // The commits that `terrace ckpt list` shows, all verified.
   [[nodiscard]] std::vector<int> commits(const std::string& run) const {
     std::vector<int> steps;
-    const auto listed = terrace({"ckpt", "list", run, "--json"});
-    EXPECT_EQ(0, listed.exit) << listed.described;
+    const auto listed = succeeded(terrace({"ckpt", "list", run, "--json"}));
     for (const auto& commit : nlohmann::json::parse(listed.out)) {
       steps.push_back(commit.at("step"));
-      const auto verified = terrace({"ckpt", "verify", run, "--step", std::to_string(steps.back())});
-      EXPECT_EQ(0, verified.exit) << verified.described;
+      succeeded(terrace({"ckpt", "verify", run, "--step", std::to_string(steps.back())}));
     }
     return steps;
   }
@@ -50,14 +48,12 @@ class Kept : public Cli {
 };
 
 TEST_F(Kept, TheNewestCommitsStayAndCanBeContinued) {
-  const auto whole = train(wanted("run", 7, {"--ckpt-keep", "3", "--nvme-path", "disk"}));
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto whole = succeeded(train(wanted("run", 7, {"--ckpt-keep", "3", "--nvme-path", "disk"})));
   EXPECT_THAT(commits("run"), ElementsAre(5, 6, 7));
   EXPECT_THAT(folders("run"), ElementsAre("step-00000005", "step-00000006"));
 
   ASSERT_EQ(0, train(wanted("until 5", 5)).exit);
-  const auto copied = terrace({"ckpt", "copy", "run", "again", "--step", "5"});
-  ASSERT_EQ(0, copied.exit) << copied.described;
+  succeeded(terrace({"ckpt", "copy", "run", "again", "--step", "5"}));
   EXPECT_EQ(json_in("until 5/result.json").at("weights_xxh64").get<std::string>(), weights_of(train(wanted("again", 5))));
   EXPECT_EQ(weights_of(whole), weights_of(train(wanted("again", 7))));
   EXPECT_EQ(steps("run"), steps("again"));
@@ -124,8 +120,7 @@ TEST_F(Kept, ACommitIsCopiedBesideTheStepsThatFollow) {
 
 TEST_F(Kept, OfSeveralRanksEachCopiesItsPart) {
   const Words ranks{"--dp", "2", "--zero", "1", "--grad-accumulation", "1"};
-  const auto whole = train(wanted("run", 4, ranks + Words{"--ckpt-keep", "2"}));
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto whole = succeeded(train(wanted("run", 4, ranks + Words{"--ckpt-keep", "2"})));
   EXPECT_THAT(commits("run"), ElementsAre(3, 4));
   ASSERT_EQ(0, terrace({"ckpt", "copy", "run", "again", "--step", "3"}).exit);
   EXPECT_EQ(weights_of(whole), weights_of(train(wanted("again", 4, ranks))));
@@ -140,22 +135,19 @@ class KeptWithTokenizer : public Kept {
     scratch_.write("tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
   }
   [[nodiscard]] Outcome run_until(int steps) const {
-    return train(wanted(
-        "run", steps,
-        {"--ckpt-keep", "3", "--data", "ids", "--data-format", "u16", "--vocab", "280", "--tokenizer", "tokenizer.json"}));
+    return train(
+        wanted("run", steps, flags("--ckpt-keep 3 --data ids --data-format u16 --vocab 280 --tokenizer tokenizer.json")));
   }
   [[nodiscard]] Outcome remove(int step) const { return terrace({"ckpt", "rm", "run", "--step", std::to_string(step)}); }
 };
 
 TEST_F(KeptWithTokenizer, TheNewestCommitsStayAndCanBeContinued) {
-  const auto whole = run_until(7);
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  succeeded(run_until(7));
   EXPECT_THAT(commits("run"), ElementsAre(5, 6, 7));
   EXPECT_THAT(folders("run"), ElementsAre("step-00000005", "step-00000006"));
   EXPECT_EQ(scratch_.read("tokenizer.json"), scratch_.read("run/kept/step-00000005/tokenizer/tokenizer.json"));
   ASSERT_EQ(0, terrace({"ckpt", "copy", "run", "again", "--step", "5"}).exit);
-  const auto said = terrace({"generate", "again", "--prompt", "the", "--max-tokens", "3"});
-  EXPECT_EQ(0, said.exit) << said.described;
+  succeeded(terrace({"generate", "again", "--prompt", "the", "--max-tokens", "3"}));
   scratch_.write("run/kept/step-00000005/tokenizer/tokenizer_config.json", "{}");
   expect_refusal(terrace({"ckpt", "verify", "run", "--step", "5"}), 5, {"step-00000005/tokenizer/tokenizer_config.json"});
   ASSERT_EQ(0, remove(5).exit);
@@ -177,8 +169,7 @@ TEST_F(KeptWithTokenizer, WhatAKillLeavesIsRemovedAtTheNextStart) {
   fs::rename(kept / "step-00000092/tokenizer/tokenizer.json", kept / "step-00000092/tokenizer/tokenizer.json.tmp");
   fs::remove(kept / "step-00000093/store/commit.0");
   scratch_.write("run/kept/step-00000094/thesis.txt", "years");
-  const auto next = run_until(4);
-  ASSERT_EQ(0, next.exit) << next.described;
+  const auto next = succeeded(run_until(4));
   EXPECT_EQ(1U, next.warnings("step-00000094 is not removed: it also has thesis.txt")) << next.described;
   EXPECT_EQ("years", scratch_.read("run/kept/step-00000094/thesis.txt"));
   EXPECT_TRUE(fs::exists(kept / "step-00000094/store/data"));
@@ -204,8 +195,7 @@ TEST_F(KeptWithTokenizer, ARemovalThatIsKilledIsRepeated) {
     if (outcome.exit == kNotPermitted) GTEST_SKIP() << "a seccomp filter is not permitted here";
     ASSERT_EQ(SIGSYS, outcome.signal) << outcome.described;
     EXPECT_TRUE(fs::exists(at("run/kept/step-00000002")));
-    const auto again = remove(2);
-    EXPECT_EQ(0, again.exit) << again.described;
+    succeeded(remove(2));
     EXPECT_THAT(folders("run"), ElementsAre("step-00000001"));
   }
   fs::create_directory(at("run/kept/step-00000002"));  // as after a kill after the last file
@@ -217,12 +207,9 @@ TEST_F(KeptWithTokenizer, ARemovalThatIsKilledIsRepeated) {
 TEST_F(Kept, ARunAtWorkIsListed) {
   Child child(launch(tiny("train", wanted("run", 1'000'000, {"--ckpt-keep", "2", "--ckpt-interval", "2", "--json"}))));
   child.read_lines(1);  // then it waits for the test
-  const auto early = terrace({"ckpt", "list", "run"});
-  EXPECT_EQ(0, early.exit) << early.described;
+  succeeded(terrace({"ckpt", "list", "run"}));
   child.read_lines(5);
-  const auto listed = terrace({"ckpt", "list", "run", "--json"});
-  ASSERT_EQ(0, listed.exit) << listed.described;
-  const auto all = nlohmann::json::parse(listed.out);
+  const auto all = nlohmann::json::parse(succeeded(terrace({"ckpt", "list", "run", "--json"})).out);
   ASSERT_FALSE(all.empty());
   EXPECT_GE(all.back().at("step").get<int>(), 2);
   EXPECT_EQ("run", all.back().at("directory"));

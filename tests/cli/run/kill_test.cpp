@@ -2,7 +2,6 @@
 // as an undisturbed run; and a kill leaves nothing on the disks that must be cleaned up.
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <random>
 #include <set>
 
@@ -18,18 +17,16 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::vector<Words> kWays{
-    {"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"},
-    {"--durability", "step", "--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "2MiB"},
-    {"--nvme-path", "disk", "--nvme-path", "disk2", "--device-memory", "1MiB", "--host-memory", "1MiB"},
+    flags("--nvme-path disk --device-memory 1MiB --host-memory 1MiB"),
+    flags("--durability step --nvme-path disk --device-memory 1MiB --host-memory 2MiB"),
+    flags("--nvme-path disk --nvme-path disk2 --device-memory 1MiB --host-memory 1MiB"),
     {},  // everything in memory: only commits use the disk
 };
 
 class Kills : public Cli {
  protected:
   [[nodiscard]] Launch wanted(const std::string& run, const Words& more) const {
-    Words words{"--steps", "8", "--ckpt-interval", "1", "--resume", "auto", "--out-dir", run};
-    words.insert(words.end(), more.begin(), more.end());
-    return launch(tiny("train", words));
+    return launch(tiny("train", Words{"--steps", "8", "--ckpt-interval", "1", "--resume", "auto", "--out-dir", run} + more));
   }
   // Expects the files of two commits, each twice, and no others.
   void expect_nothing_left() const {
@@ -68,14 +65,12 @@ TEST_F(Kills, AtRandomMomentsLoseNothing) {
       ASSERT_TRUE(outcome.signal == SIGKILL || outcome.exit == 0) << outcome.described;
       killed += outcome.signal == SIGKILL;
     }
-    const auto finished = run(wanted("run", way));
-    ASSERT_EQ(0, finished.exit) << finished.described;
+    const auto finished = succeeded(run(wanted("run", way)));
     resumed += finished.out.find("resumed after step") != std::string::npos;
     ASSERT_EQ(weights_of(whole), weights_of(finished)) << finished.described;
     ASSERT_EQ(steps("whole"), steps("run"));
     expect_nothing_left();
-    const auto verified = terrace({"ckpt", "verify", "run"});
-    ASSERT_EQ(0, verified.exit) << verified.described;
+    succeeded(terrace({"ckpt", "verify", "run"}));
   }
   fmt::print("{} kills; {} runs went on from a commit\n", killed, resumed);
 }

@@ -72,8 +72,7 @@ class Life : public Cli {
                   "--steps",   steps, "--ckpt-interval", "1",   "--ckpt-keep", "3",   "--resume",    "auto",
                   "--out-dir", run};
       if (with_disks)
-        words = words + Words{"--nvme-path",     "disk/first", "--nvme-path",   "disk/second",
-                              "--device-memory", "1MiB",       "--host-memory", "1MiB"};
+        words = words + flags("--nvme-path disk/first --nvme-path disk/second --device-memory 1MiB --host-memory 1MiB");
       return tiny("train", words);
     };
     return {training("disk/run", "6"),
@@ -92,12 +91,10 @@ class Life : public Cli {
   [[nodiscard]] End end() const {
     End all{.run = weights("disk/run"), .copy = weights("disk/copy"), .listed = {}, .exported = {}};
     for (const auto* const run : {"disk/run", "disk/copy"}) {
-      const auto listed = terrace({"ckpt", "list", run, "--json"});
-      EXPECT_EQ(0, listed.exit) << listed.described;
+      const auto listed = succeeded(terrace({"ckpt", "list", run, "--json"}));
       for (const auto& commit : nlohmann::json::parse(listed.out)) {
         const std::string step = commit.at("step").dump();
-        const auto verified = terrace({"ckpt", "verify", run, "--step", step});
-        EXPECT_EQ(0, verified.exit) << verified.described;
+        succeeded(terrace({"ckpt", "verify", run, "--step", step}));
         all.listed += step + " ";
       }
     }

@@ -5,11 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <regex>
 #include <sstream>
-#include <thread>
 
 #include <terrace/tests/cli/cli_test.h>
 
@@ -37,8 +35,7 @@ class Output : public Cli {
 };
 
 TEST_F(Output, JsonOfATrainingRun) {
-  const auto outcome = train(kOffloaded + Words{"--json", "--eval-interval", "2"});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(train(kOffloaded + Words{"--json", "--eval-interval", "2"}));
   const auto lines = outcome.lines();
   ASSERT_EQ(5U, lines.size()) << outcome.described;
   const auto in_file = metrics("run");
@@ -62,11 +59,9 @@ TEST_F(Output, JsonOfATrainingRun) {
 
 // With --eval-first, the initial weights also have a held-out loss: it equals that of a run whose steps change nothing.
 TEST_F(Output, AnEvaluationBeforeTheFirstStep) {
-  const auto still = train({"--steps", "1", "--lr", "1e-30", "--min-lr", "1e-30", "--out-dir", "still"});
-  ASSERT_EQ(0, still.exit) << still.described;
+  succeeded(train({"--steps", "1", "--lr", "1e-30", "--min-lr", "1e-30", "--out-dir", "still"}));
   const auto first = json_in("still/result.json").at("eval_loss");
-  const auto begun = train(kOffloaded + Words{"--eval-first", "--steps", "2", "--lr-schedule", "constant"});
-  ASSERT_EQ(0, begun.exit) << begun.described;
+  const auto begun = succeeded(train(kOffloaded + Words{"--eval-first", "--steps", "2", "--lr-schedule", "constant"}));
   EXPECT_THAT(begun.out, HasSubstr("before the first step"));
   EXPECT_EQ(first, metrics("run").at(0).at("first_eval_loss"));
   EXPECT_FALSE(metrics("run").at(1).contains("first_eval_loss"));
@@ -75,8 +70,7 @@ TEST_F(Output, AnEvaluationBeforeTheFirstStep) {
   EXPECT_EQ(planned.at("peak_bytes"), result.at("peak_bytes")) << "the plan walks this evaluation, too";
   // Neither a resumed nor a finished run evaluates them again, but both report the loss.
   for (const auto* const what : {"goes on", "is finished"}) {
-    const auto next = train(kOffloaded + Words{"--eval-first", "--lr-schedule", "constant", "--resume", "auto"});
-    ASSERT_EQ(0, next.exit) << next.described;
+    const auto next = succeeded(train(kOffloaded + Words{"--eval-first", "--lr-schedule", "constant", "--resume", "auto"}));
     EXPECT_EQ(first, json_in("run/result.json").at("first_eval_loss")) << what;
     EXPECT_EQ(std::string(what) == "is finished", next.out.find("before the first step") != std::string::npos)
         << next.described;
@@ -89,8 +83,7 @@ TEST_F(Output, AnEvaluationBeforeTheFirstStep) {
 // Evaluations may have any number of micro-batches, but a trace is kept in memory.
 TEST_F(Output, TheTraceHasOnlyTheLastMicroBatchesOfAnEvaluation) {
   const auto events_of = [&](const std::string& run, const std::string& eval_batches) {
-    const auto outcome = train({"--steps", "2", "--out-dir", run, "--eval-batches", eval_batches});
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    succeeded(train({"--steps", "2", "--out-dir", run, "--eval-batches", eval_batches}));
     return json_in(run + "/trace.json").at("traceEvents").size();
   };
   const auto one = events_of("one", "1");
@@ -99,8 +92,7 @@ TEST_F(Output, TheTraceHasOnlyTheLastMicroBatchesOfAnEvaluation) {
 }
 
 TEST_F(Output, NoEvaluationIsNoHeldOutLoss) {
-  const auto outcome = train({"--eval-batches", "0", "--eval-first", "--eval-interval", "2"});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(train({"--eval-batches", "0", "--eval-first", "--eval-interval", "2"}));
   EXPECT_THAT(outcome.out, Not(HasSubstr("held-out")));
   EXPECT_FALSE(json_in("run/result.json").contains("eval_loss"));
   for (const auto& step : metrics("run")) EXPECT_FALSE(step.contains("eval_loss")) << step;
@@ -117,8 +109,7 @@ TEST_F(Output, JsonOfAPlan) {
 
 // The planner compares its choices in a coarse simulation, whose times would contradict the plan's.
 TEST_F(Output, APlanHasOneStepTime) {
-  const auto outcome = terrace(tiny("plan", {"--device-memory", "1MiB", "--grad-accumulation", "4"}));
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(terrace(tiny("plan", {"--device-memory", "1MiB", "--grad-accumulation", "4"})));
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("compared in a coarse simulation"), HasSubstr("the next best: ")));
   std::size_t times = 0;
   for (const auto& line : outcome.lines()) {
@@ -128,8 +119,7 @@ TEST_F(Output, APlanHasOneStepTime) {
     }
   }
   EXPECT_EQ(1U, times) << outcome.out;
-  const auto pipeline = terrace(tiny("plan", {"--pp", "2", "--grad-accumulation", "4"}));
-  ASSERT_EQ(0, pipeline.exit) << pipeline.described;
+  const auto pipeline = succeeded(terrace(tiny("plan", {"--pp", "2", "--grad-accumulation", "4"})));
   EXPECT_THAT(pipeline.out, HasSubstr("\nstep time "));
   EXPECT_EQ(std::string::npos, pipeline.out.find("it takes")) << pipeline.out;
 }
@@ -147,8 +137,7 @@ TEST_F(Output, WhatAPlanSaysIsWhatTheRunDoes) {
     const auto words = ways[i] + Words{"--steps", "10"};
     const auto run = "run" + std::to_string(i);
     const auto p = plan(words);
-    const auto outcome = train(words + Words{"--out-dir", run});
-    ASSERT_EQ(0, outcome.exit) << outcome.described;
+    succeeded(train(words + Words{"--out-dir", run}));
     const auto last = metrics(run).back();
     SCOPED_TRACE(testing::PrintToString(words) + "\n" + p.dump(2) + "\n" + last.dump(2));
     EXPECT_EQ(p.at("bytes").at("read"), last.at("offload").at("read_bytes"));
@@ -204,16 +193,14 @@ TEST_F(Output, ARefusalsSuggestionFitsEveryRank) {
                                    {"--dp", "2", "--zero", "3"},
                                    {"--pp", "2"},
                                    {"--pp", "2", "--dp", "2"}};
-  const std::vector<Words> budgets{
-      {"--device-memory", "64KiB"},
-      {"--device-memory", "1MiB", "--host-memory", "64KiB"},
-      {"--device-memory", "1MiB", "--host-memory", "60KB", "--nvme-path", "disk"},
-      {"--device-memory", "2MiB", "--host-memory", "4MiB", "--nvme-path", "disk", "--nvme-limit", "8KiB"}};
+  const std::vector<Words> budgets{{"--device-memory", "64KiB"},
+                                   {"--device-memory", "1MiB", "--host-memory", "64KiB"},
+                                   flags("--device-memory 1MiB --host-memory 60KB --nvme-path disk"),
+                                   flags("--device-memory 2MiB --host-memory 4MiB --nvme-path disk --nvme-limit 8KiB")};
   for (const auto& layout : layouts)
     for (const auto& budget : budgets) {
       SCOPED_TRACE(testing::PrintToString(layout) + testing::PrintToString(budget));
-      auto words = layout;
-      words.insert(words.end(), budget.begin(), budget.end());
+      auto words = layout + budget;
       const auto refused = train(words);
       ASSERT_EQ(3, refused.exit) << refused.described;
       const auto end = refused.err.find(" would fit");
@@ -237,8 +224,7 @@ TEST_F(Output, ARefusalsSuggestionFitsEveryRank) {
 TEST_F(Output, NoEscapeCodesWithoutATerminal) {
   auto coloured = launch(tiny("train"));
   coloured.environment["TERM"] = "xterm-256color";
-  const auto outcome = run(coloured);
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(run(coloured));
   EXPECT_EQ(std::string::npos, (outcome.out + outcome.err).find('\x1b'));
   EXPECT_EQ(std::string::npos, outcome.out.find('\r'));
 }
@@ -261,8 +247,7 @@ TEST_F(Output, ATerminalGetsColourUnlessNoColorIsSet) {
 TEST_F(Output, TheOtherCommandsRun) {
   ASSERT_EQ(0, train(kOffloaded).exit);
   const auto expect_ok = [&](const Words& words, const std::vector<std::string>& said) {
-    const auto outcome = terrace(words);
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    const auto outcome = succeeded(terrace(words));
     for (const auto& text : said) EXPECT_THAT(outcome.out, HasSubstr(text));
     return outcome;
   };
@@ -323,9 +308,7 @@ TEST_F(Output, NotesAndWarningsThatNobodyHearsEndNothing) {
   auto full = launch(tiny("train", {"--json"}));
   full.in_child = [] { ::dup2(::open("/dev/full", O_WRONLY), STDERR_FILENO); };
   full.environment["TERRACE_IO_ENGINE"] = "threads";
-  const auto outcome = run(full);
-  EXPECT_EQ(0, outcome.exit) << outcome.described;
-  EXPECT_EQ(weights_of(outcome), json_in("run/result.json").at("weights_xxh64").get<std::string>());
+  EXPECT_EQ(weights_of(run(full)), json_in("run/result.json").at("weights_xxh64").get<std::string>());
   std::filesystem::create_directories(at("cache") / "terrace");
   std::ofstream(at("cache") / "terrace" / "machine.json") << "{}";  // causes a warning
   full.arguments = tiny("plan");
@@ -339,16 +322,14 @@ TEST_F(Output, GenerationIsOfBytes) {
   ASSERT_EQ(0, train({"--data", "ids.u16", "--data-format", "u16", "--vocab", "300"}).exit);
   expect_refusal(terrace({"generate", "run", "--prompt", "x"}), 2, {"--data-format u16", "--tokenizer"});
   ASSERT_EQ(0, train({"--vocab", "3000", "--data-format", "bytes", "--out-dir", "wide"}).exit);
-  const auto text = terrace({"generate", "wide", "--prompt", "The river", "--temperature", "3"});
-  ASSERT_EQ(0, text.exit) << text.described;
+  const auto text = succeeded(terrace({"generate", "wide", "--prompt", "The river", "--temperature", "3"}));
   EXPECT_EQ(64U + 1U, text.out.size());
 }
 
 TEST_F(Output, GenerationContinuesThePrompt) {
   ASSERT_EQ(0, train(kOffloaded).exit);
   const auto generate = [&](const Words& more) { return terrace(Words{"generate", "run"} + more); };
-  const auto text = generate({"--prompt", "The river"});
-  ASSERT_EQ(0, text.exit) << text.described;
+  const auto text = succeeded(generate({"--prompt", "The river"}));
   EXPECT_TRUE(text.out.starts_with("The river"));
   EXPECT_EQ(64U + 1U, text.out.size()) << "as many bytes as the model has positions, and a newline";
   EXPECT_EQ(text.out, generate({"--prompt", "The river", "--max-tokens", "9223372036854775807"}).out);

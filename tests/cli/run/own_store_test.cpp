@@ -4,8 +4,6 @@
 #include <fstream>
 #include <map>
 
-#include <fmt/format.h>
-
 #include <terrace/core/base/file_lock.h>
 #include <terrace/core/base/files.h>
 #include <terrace/offload/store/store_index.h>
@@ -70,10 +68,8 @@ TEST_F(OwnStore, ARunAtThePathOfAMovedOneBeginsOnlyElsewhere) {
   // As the refusal suggests.
   ASSERT_EQ(0, terrace({"ckpt", "copy", "moved", "own"}).exit);
   ASSERT_EQ(0, terrace({"ckpt", "rm", "moved"}).exit);
-  const auto anew = train({"--nvme-path", "disk"});
-  EXPECT_EQ(0, anew.exit) << anew.described;
-  const auto whole = train({"--out-dir", "whole", "--steps", "6"}), moved = go_on("own", "6");
-  ASSERT_EQ(0, moved.exit) << moved.described;
+  succeeded(train({"--nvme-path", "disk"}));
+  const auto whole = train({"--out-dir", "whole", "--steps", "6"}), moved = succeeded(go_on("own", "6"));
   EXPECT_EQ(weights_of(whole), weights_of(moved));
 }
 
@@ -102,8 +98,7 @@ TEST_F(OwnStore, OfTwoCopiesOfARunTheStoreIsThatOfTheOneThatWentOn) {
         tiny("train", {"--resume", "copy", "--steps", "8"}), tiny("train", {"--resume", "copy", "--steps", "8", "--force"})})
     expect_refusal(terrace(words), 5, {"belongs to another run", "the run in copy", "terrace ckpt copy"});
   EXPECT_FALSE(fs::exists(at("new")));
-  const auto removed = terrace({"ckpt", "rm", "copy"});
-  ASSERT_EQ(0, removed.exit) << removed.described;
+  const auto removed = succeeded(terrace({"ckpt", "rm", "copy"}));
   EXPECT_EQ(1U, removed.warnings("belongs to another run now, and stays")) << removed.described;
   EXPECT_EQ(before, everything({"disk"}));
   EXPECT_EQ(0, verify("run").exit);
@@ -142,8 +137,7 @@ TEST_F(OwnStore, TheRunKnowsEveryIdThatItsStoreMayHave) {
   const auto finished = json_in("run/run.json");
   EXPECT_EQ(1U, finished.at("former_run_ids").size()) << "that of the commit before the last one: " << finished;
   for (const auto* const copy : {"run/store/commit.1", "run/store/commit.1.copy"}) scratch_.write(copy, "damaged");
-  const auto back = go_on("run", "6");
-  ASSERT_EQ(0, back.exit) << back.described;
+  const auto back = succeeded(go_on("run", "6"));
   EXPECT_EQ(1U, back.warnings("going back to commit 2 (step 4)")) << back.described;
   EXPECT_EQ(weights_of(train({"--out-dir", "whole", "--steps", "6"})), weights_of(back));
 }
@@ -153,8 +147,7 @@ TEST_F(OwnStore, ARunWithoutAnIdGoesOnAndGetsOne) {
   forget_ids("run", store_in("disk"));
   EXPECT_EQ(0, verify("run").exit);
   fs::copy(at("run"), at("copy"), fs::copy_options::recursive);
-  const auto more = go_on("run", "6");
-  ASSERT_EQ(0, more.exit) << more.described;
+  const auto more = succeeded(go_on("run", "6"));
   EXPECT_EQ(weights_of(train({"--out-dir", "whole", "--steps", "6"})), weights_of(more));
   EXPECT_EQ(json_in("run/run.json").at("run_id"), record(store_in("disk") / "commit.1").commit.run_id);
   expect_refusal(verify("copy"), 5, {"belongs to another run", "no run_id"});
@@ -170,11 +163,9 @@ TEST_F(OwnStore, AStoreOnADiskThatIsMountedElsewhereIsFound) {
   expect_refusal(go_on("run", "6"), 5, {"the directory is missing", "--nvme-path"});
   const Words here{"--nvme-path", "mnt/disk", "--nvme-path", "mnt/second"};
   for (const auto& words : {Words{"ckpt", "verify", "run"}, Words{"generate", "run", "--prompt", "The", "--max-tokens", "2"}}) {
-    const auto read = terrace(words + here);
-    EXPECT_EQ(0, read.exit) << read.described;
+    succeeded(terrace(words + here));
   }
-  const auto found = go_on("run", "6", here);
-  ASSERT_EQ(0, found.exit) << found.described;
+  const auto found = succeeded(go_on("run", "6", here));
   EXPECT_EQ(0, verify("run").exit) << "it is written down";
   EXPECT_EQ(weights_of(train({"--out-dir", "whole", "--steps", "6"})), weights_of(found));
   // Another disk at the same path need not contain the same store.
@@ -188,8 +179,7 @@ TEST_F(OwnStore, AStoreOnADiskThatIsMountedElsewhereIsFound) {
 TEST_F(OwnStore, ARankThatIsAddedGoesToTheDiskThatIsThereNow) {
   ASSERT_EQ(0, train({"--nvme-path", "disk", "--steps", "4", "--grad-accumulation", "2"}).exit);
   fs::rename(at("disk"), at("moved"));
-  const auto found = go_on("run", "6", {"--nvme-path", "moved", "--dp", "2", "--grad-accumulation", "1"});
-  ASSERT_EQ(0, found.exit) << found.described;
+  succeeded(go_on("run", "6", {"--nvme-path", "moved", "--dp", "2", "--grad-accumulation", "1"}));
   EXPECT_FALSE(fs::exists(at("disk")));
   EXPECT_EQ(0, verify("run").exit);
 }
@@ -201,8 +191,7 @@ TEST_F(OwnStore, GenerateLeavesTheRunAsItIs) {
     SCOPED_TRACE(ranks.size());
     fs::remove_all(at("run")), fs::remove_all(at("disk"));
     fs::create_directory(at("disk"));
-    const auto trained = train(Words{"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"} + ranks);
-    ASSERT_EQ(0, trained.exit) << trained.described;
+    succeeded(train(Words{"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"} + ranks));
     const auto before = everything({"run", "disk"});
     const Words words{"generate", "run", "--prompt", "The", "--max-tokens", "40", "--temperature", "0"};
     // Another reader is active at the same time.
@@ -211,10 +200,8 @@ TEST_F(OwnStore, GenerateLeavesTheRunAsItIs) {
       locks.emplace_back(::open((store.path() / "lock").c_str(), O_RDONLY | O_CLOEXEC));
       ASSERT_EQ(files::Locked::yes, files::try_lock(locks.back().get(), LOCK_SH));
     }
-    const auto much = terrace(words + Words{"--device-memory", "64MiB", "--host-memory", "64MiB"}),
-               few = terrace(words + little);
-    ASSERT_EQ(0, much.exit) << much.described;
-    ASSERT_EQ(0, few.exit) << few.described;
+    const auto much = succeeded(terrace(words + Words{"--device-memory", "64MiB", "--host-memory", "64MiB"})),
+               few = succeeded(terrace(words + little));
     EXPECT_EQ(much.out, few.out);
     EXPECT_EQ(before, everything({"run", "disk"}));
   }

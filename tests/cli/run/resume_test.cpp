@@ -23,14 +23,12 @@ class ResumedByName : public Cli {
 };
 
 TEST_F(ResumedByName, GoesOnFromAnyFolderWithoutFlags) {
-  ASSERT_EQ(0, train({"--steps", "2", "--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB", "--save",
-                      "saved.safetensors", "--json"})
-                   .exit);
+  ASSERT_EQ(
+      0,
+      train(flags("--steps 2 --nvme-path disk --device-memory 1MiB --host-memory 1MiB --save saved.safetensors --json")).exit);
   const auto steps_then = steps("run");
-  const auto nothing = elsewhere({"train", "--resume", at("run").string()});
-  EXPECT_EQ(0, nothing.exit) << nothing.described;
-  const auto rest = elsewhere({"train", "--resume", "../run", "--steps", "9"});
-  ASSERT_EQ(0, rest.exit) << rest.described;
+  succeeded(elsewhere({"train", "--resume", at("run").string()}));
+  const auto rest = succeeded(elsewhere({"train", "--resume", "../run", "--steps", "9"}));
   EXPECT_THAT(rest.out, HasSubstr("resumed after step 2; the state is in " + at("disk").string())) << "and no JSON";
   EXPECT_EQ(weights_of(whole_), weights_of(rest));
   EXPECT_EQ(steps("whole"), steps("run"));
@@ -44,8 +42,7 @@ TEST_F(ResumedByName, FlagsStandAboveItsSettings) {
   ASSERT_EQ(0, train({"--steps", "2", "--force"}).exit);
   expect_refusal(terrace({"train", "--resume", "run", "--seed", "3"}), 2, {"seed: 1 then, 3 now"});
   scratch_.write("more.toml", "steps = 9\ndevice-memory = \"2MiB\"\nresume = \"run\"\n");
-  const auto rest = terrace({"train", "--config", "more.toml", "--set", "host-memory=8MiB"});
-  ASSERT_EQ(0, rest.exit) << rest.described;
+  const auto rest = succeeded(terrace({"train", "--config", "more.toml", "--set", "host-memory=8MiB"}));
   EXPECT_THAT(rest.out, HasSubstr("device 2.00 MiB, "));
   EXPECT_EQ(weights_of(whole_), weights_of(rest));
 }
@@ -58,9 +55,7 @@ TEST_F(ResumedByName, StepsStandAboveEpochs) {
   EXPECT_EQ(3U, steps("run").size());
   ASSERT_EQ(0, terrace({"train", "--resume", "run", "--epochs", "0.03"}).exit);
   EXPECT_EQ(5U, steps("run").size());
-  const auto rest = terrace({"train", "--resume", "run", "--steps", "9"});
-  ASSERT_EQ(0, rest.exit) << rest.described;
-  EXPECT_EQ(weights_of(whole_), weights_of(rest));
+  EXPECT_EQ(weights_of(whole_), weights_of(terrace({"train", "--resume", "run", "--steps", "9"})));
   expect_refusal(train({"--steps", "9", "--epochs", "1", "--out-dir", "none"}), 2, {"--steps and --epochs both say how long"});
 }
 
@@ -72,18 +67,15 @@ TEST_F(ResumedByName, KeepsItsTokenizer) {
   ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "270", "--out", "other.json"}).exit);
   fs::rename(at("other.json"), at("tokenizer.json"));
   for (const auto* const steps : {"5", "6"}) {
-    const auto rest = terrace({"train", "--resume", "text", "--steps", steps});
-    ASSERT_EQ(0, rest.exit) << rest.described;
+    succeeded(terrace({"train", "--resume", "text", "--steps", steps}));
     EXPECT_EQ(kept, scratch_.read("text/tokenizer/tokenizer.json"));
     fs::remove(at("tokenizer.json"));
   }
 }
 
 TEST_F(ResumedByName, OrAloneWhichMeansAuto) {
-  const auto fresh = train({"--resume", "--steps", "3"});
-  ASSERT_EQ(0, fresh.exit) << fresh.described;
-  const auto rest = train({"--steps", "9", "--resume"});
-  ASSERT_EQ(0, rest.exit) << rest.described;
+  succeeded(train({"--resume", "--steps", "3"}));
+  const auto rest = succeeded(train({"--steps", "9", "--resume"}));
   EXPECT_THAT(rest.out, HasSubstr("resumed after step 3"));
   EXPECT_EQ(weights_of(whole_), weights_of(rest));
 }
@@ -97,16 +89,12 @@ TEST_F(ResumedByName, IsRefusedWhereNoRunIs) {
 // The number of ranks in the process stays the same; another pipeline has other stages.
 TEST_F(ResumedByName, KeepsItsRanksUnlessOthersAreGiven) {
   ASSERT_EQ(0, train({"--steps", "2", "--dp", "2", "--grad-accumulation", "2", "--canonical-reduction"}).exit);
-  const auto same = terrace({"train", "--resume", "run", "--steps", "4"});
-  ASSERT_EQ(0, same.exit) << same.described;
+  const auto same = succeeded(terrace({"train", "--resume", "run", "--steps", "4"}));
   EXPECT_THAT(same.out, HasSubstr("of 2"));
   ASSERT_EQ(0, train({"--steps", "2", "--pp", "2", "--stage-layers", "2,4", "--out-dir", "pipe"}).exit);
-  const auto piped = terrace({"train", "--resume", "pipe", "--steps", "4"});
-  ASSERT_EQ(0, piped.exit) << piped.described;
+  const auto piped = succeeded(terrace({"train", "--resume", "pipe", "--steps", "4"}));
   EXPECT_THAT(piped.out, HasSubstr("stages of 2,4 layers"));
-  const auto alone = terrace({"train", "--resume", "pipe", "--steps", "9", "--pp", "1"});
-  ASSERT_EQ(0, alone.exit) << alone.described;
-  EXPECT_EQ(weights_of(whole_), weights_of(alone));
+  EXPECT_EQ(weights_of(whole_), weights_of(terrace({"train", "--resume", "pipe", "--steps", "9", "--pp", "1"})));
 }
 
 }  // namespace

@@ -13,29 +13,21 @@ class RunRules : public Cli {
 };
 
 TEST_F(RunRules, AFinishedRunSaysItsHashAgain) {
-  const auto first = train({});
-  ASSERT_EQ(0, first.exit) << first.described;
+  const auto first = succeeded(train({}));
   const auto metrics_then = scratch_.read("run/metrics.jsonl");
   for (const Words& more : {Words{}, Words{"--json"}, Words{"--steps", "3"}}) {
-    auto words = more;
-    words.insert(words.end(), {"--resume", "auto"});
-    const auto again = train(words);
-    EXPECT_EQ(0, again.exit) << again.described;
-    EXPECT_EQ(weights_of(first), weights_of(again));
+    EXPECT_EQ(weights_of(first), weights_of(train(more + Words{"--resume", "auto"})));
   }
   EXPECT_EQ(metrics_then, scratch_.read("run/metrics.jsonl"));
 }
 
 TEST_F(RunRules, AFinishedRunStillSavesAndVerifies) {
-  const auto first = train({"--save", "then.safetensors"});
-  ASSERT_EQ(0, first.exit) << first.described;
+  const auto first = succeeded(train({"--save", "then.safetensors"}));
   const auto result = json_in("run/result.json");
-  const auto saved = train({"--resume", "auto", "--save", "now.safetensors"});
-  ASSERT_EQ(0, saved.exit) << saved.described;
+  const auto saved = succeeded(train({"--resume", "auto", "--save", "now.safetensors"}));
   EXPECT_EQ(scratch_.read("then.safetensors"), scratch_.read("now.safetensors"));
   EXPECT_EQ(weights_of(first), weights_of(saved));
-  const auto verified = train({"--resume", "auto", "--verify-resident"});
-  ASSERT_EQ(0, verified.exit) << verified.described;
+  const auto verified = succeeded(train({"--resume", "auto", "--verify-resident"}));
   EXPECT_THAT(verified.out, HasSubstr("4 of 4 losses are bit-identical"));
   EXPECT_EQ(result, json_in("run/result.json"));
 }
@@ -51,15 +43,12 @@ TEST_F(RunRules, ARunThatDiedBeforeItsResultTellsTheSame) {
   };
   for (const auto& [run, more] : ways) {
     SCOPED_TRACE(run);
-    auto words = more;
-    words.insert(words.end(), {"--out-dir", run, "--resume", "auto", "--json"});
-    const auto first = train(words);
-    ASSERT_EQ(0, first.exit) << first.described;
+    auto words = more + Words{"--out-dir", run, "--resume", "auto", "--json"};
+    const auto first = succeeded(train(words));
     const auto result = json_in(run + "/result.json"), trace = json_in(run + "/trace.json");
     const auto inspected = terrace({"ckpt", "inspect", run}).out;
     fs::remove(at(run) / "result.json");
-    const auto again = train(words);
-    ASSERT_EQ(0, again.exit) << again.described;
+    const auto again = succeeded(train(words));
     EXPECT_EQ(result, json_in(run + "/result.json"));
     EXPECT_EQ(nlohmann::json::parse(first.last_line()), nlohmann::json::parse(again.last_line()));
     EXPECT_EQ(trace, json_in(run + "/trace.json"));
@@ -69,20 +58,17 @@ TEST_F(RunRules, ARunThatDiedBeforeItsResultTellsTheSame) {
 
 TEST_F(RunRules, AutoStartsAfreshWhereNothingIs) {
   const auto never = train({"--out-dir", "never"});
-  const auto fresh = train({"--resume", "auto"});
-  ASSERT_EQ(0, fresh.exit) << fresh.described;
-  EXPECT_EQ(weights_of(never), weights_of(fresh));
+  EXPECT_EQ(weights_of(never), weights_of(train({"--resume", "auto"})));
   expect_equal_runs("never", "run");
 }
 
 TEST_F(RunRules, MoreStepsUnderOtherBudgetsGiveTheUninterruptedRun) {
-  const auto whole = train({"--steps", "9", "--out-dir", "whole"});
-  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto whole = succeeded(train({"--steps", "9", "--out-dir", "whole"}));
   ASSERT_EQ(0, train({"--steps", "2", "--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"}).exit);
   const std::vector<Words> ways{
       {"--steps", "4"},
-      {"--steps", "5", "--nvme-path", "disk", "--device-memory", "2MiB", "--prefetch-depth", "0"},
-      {"--steps", "7", "--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB", "--threads", "1"},
+      flags("--steps 5 --nvme-path disk --device-memory 2MiB --prefetch-depth 0"),
+      flags("--steps 7 --nvme-path disk --device-memory 1MiB --host-memory 1MiB --threads 1"),
       {"--steps", "9", "--recompute", "layer"},
   };
   Outcome last;
@@ -98,9 +84,7 @@ TEST_F(RunRules, MoreStepsUnderOtherBudgetsGiveTheUninterruptedRun) {
 TEST_F(RunRules, ResumeNamesItsDirectory) {
   const auto whole = train({"--steps", "6", "--out-dir", "whole"});
   ASSERT_EQ(0, train({}).exit);
-  const auto outcome = train({"--resume", "run", "--out-dir", "ignored", "--steps", "6"});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
-  EXPECT_EQ(weights_of(whole), weights_of(outcome));
+  EXPECT_EQ(weights_of(whole), weights_of(train({"--resume", "run", "--out-dir", "ignored", "--steps", "6"})));
   EXPECT_FALSE(fs::exists(at("ignored")));
 }
 
@@ -120,8 +104,7 @@ TEST_F(RunRules, AnotherModelDataOrSeedIsRefusedUnlessForced) {
   // An impossible continuation cannot be forced, and leaves the run unchanged.
   expect_refusal(again({"--hidden", "32", "--force"}), 2, {"does not belong to this model"});
   EXPECT_EQ(config, scratch_.read("run/config.toml"));
-  const auto forced = again({"--seed", "3", "--force"});
-  EXPECT_EQ(0, forced.exit) << forced.described;
+  succeeded(again({"--seed", "3", "--force"}));
   EXPECT_EQ(6U, steps("run").size());
 }
 
@@ -137,8 +120,7 @@ TEST_F(RunRules, ADirectoryBelongsToOneRunAtATime) {
   expect_refusal(terrace({"ckpt", "rm", "run"}), 1, {"is in use by another run\n  wait for it or stop it\n"});
   EXPECT_EQ(config, scratch_.read("run/config.toml"));
   // Only the run directory is exclusive, not the disk.
-  const auto beside = train({"--out-dir", "beside", "--nvme-path", "disk"});
-  EXPECT_EQ(0, beside.exit) << beside.described;
+  succeeded(train({"--out-dir", "beside", "--nvme-path", "disk"}));
   EXPECT_EQ(weights_of(whole), weights_of(first.wait()));
 }
 
@@ -146,20 +128,15 @@ TEST_F(RunRules, ARunDirectoryCanBeMoved) {
   const auto whole = train({"--steps", "6", "--out-dir", "whole"});
   ASSERT_EQ(0, train({}).exit);
   fs::rename(at("run"), at("moved"));
-  const auto outcome = train({"--resume", "moved", "--steps", "6"});
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
-  EXPECT_EQ(weights_of(whole), weights_of(outcome));
+  EXPECT_EQ(weights_of(whole), weights_of(train({"--resume", "moved", "--steps", "6"})));
 }
 
 TEST_F(RunRules, ARemovedStoreMakesRoomForANewRun) {
-  const auto first = train({});
-  ASSERT_EQ(0, first.exit) << first.described;
+  const auto first = succeeded(train({}));
   ASSERT_EQ(0, terrace({"ckpt", "rm", "run"}).exit);
   EXPECT_TRUE(fs::exists(at("run/metrics.jsonl")));
   expect_refusal(terrace({"ckpt", "verify", "run"}), 2, {"run has no run"});
-  const auto again = train({"--resume", "auto"});
-  EXPECT_EQ(0, again.exit) << again.described;
-  EXPECT_EQ(weights_of(first), weights_of(again));
+  EXPECT_EQ(weights_of(first), weights_of(train({"--resume", "auto"})));
 }
 
 // Each step is repeated with its original rate, whatever --steps was then.
@@ -169,20 +146,17 @@ TEST_F(RunRules, ARunThatWentOnIsTheResidentOneStepForStep) {
       return train({"--lr-schedule", schedule, "--warmup", "1", "--steps", steps, "--nvme-path", "disk", "--out-dir", schedule,
                     "--resume", "auto", "--verify-resident"});
     };
-    const auto first = with("4");
-    ASSERT_EQ(0, first.exit) << first.described;
+    const auto first = succeeded(with("4"));
     EXPECT_THAT(first.out, HasSubstr("4 of 4 losses are bit-identical"));
-    const auto more = with("8");
-    ASSERT_EQ(0, more.exit) << more.described;
+    const auto more = succeeded(with("8"));
     EXPECT_THAT(more.out, HasSubstr("5 of 5 losses are bit-identical"));
   }
 }
 
 TEST_F(RunRules, SavedWeightsAreTheFirstOnesOfAnotherRun) {
   ASSERT_EQ(0, train({"--save", "w.safetensors"}).exit);
-  ASSERT_EQ(0, train({"--out-dir", "on", "--init-from", "w.safetensors", "--save", "on.safetensors", "--lr", "1e-30",
-                      "--min-lr", "1e-30", "--steps", "1"})
-                   .exit);
+  ASSERT_EQ(
+      0, train(flags("--out-dir on --init-from w.safetensors --save on.safetensors --lr 1e-30 --min-lr 1e-30 --steps 1")).exit);
   EXPECT_EQ(scratch_.read("w.safetensors"), scratch_.read("on.safetensors"));
 }
 
@@ -191,8 +165,7 @@ TEST_F(RunRules, AStoreIsNamedAlikeWhetherItsRunDirectoryIsThereOrNot) {
   const auto store_of = [&](const std::string& run) {
     std::filesystem::remove_all(at("disk"));
     std::filesystem::create_directory(at("disk"));
-    const auto outcome = train({"--steps", "1", "--out-dir", run, "--nvme-path", "disk"});
-    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    succeeded(train({"--steps", "1", "--out-dir", run, "--nvme-path", "disk"}));
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(at("disk"))) names.push_back(entry.path().filename().string());
     EXPECT_EQ(1U, names.size());

@@ -18,26 +18,15 @@ constexpr std::size_t kLinesBefore = 5;
 class Signals : public Cli {
  protected:
   [[nodiscard]] Words wanted(const std::string& run, const Words& more = {}) const {
-    Words words{"--steps", std::to_string(kSteps), "--out-dir", run, "--lr-schedule", "cosine"};
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
+    return Words{"--steps", std::to_string(kSteps), "--out-dir", run, "--lr-schedule", "cosine"} + more;
   }
-  void SetUp() override {
-    const auto outcome = train(wanted("whole"));
-    ASSERT_EQ(0, outcome.exit) << outcome.described;
-    weights_ = weights_of(outcome);
-  }
+  void SetUp() override { weights_ = weights_of(train(wanted("whole"))); }
   // With --json each step prints a line, and the run waits while the test does not read: it cannot finish before the signal.
   [[nodiscard]] Launch disturbed(const Words& more = {}) const {
-    Words words{"--json"};
-    words.insert(words.end(), more.begin(), more.end());
-    return launch(tiny("train", wanted("run", words)));
+    return launch(tiny("train", wanted("run", Words{"--json"} + more)));
   }
   void expect_the_same_in_the_end(const Words& more = {}) const {
-    Words words{"--resume", "auto"};
-    words.insert(words.end(), more.begin(), more.end());
-    const auto outcome = train(wanted("run", words));
-    ASSERT_EQ(0, outcome.exit) << outcome.described;
+    const auto outcome = succeeded(train(wanted("run", Words{"--resume", "auto"} + more)));
     EXPECT_THAT(outcome.out, HasSubstr("resumed after step"));
     EXPECT_EQ(weights_, weights_of(outcome));
     EXPECT_EQ(kSteps, steps("run").size());
@@ -82,8 +71,7 @@ TEST_F(Signals, Usr1CommitsAndTheRunGoesOn) {
   child.send(SIGUSR1);
   child.read_lines(kLinesBefore);
   child.send(SIGUSR1);
-  const auto outcome = child.wait();
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(child.wait());
   EXPECT_EQ(weights_, weights_of(outcome));
   EXPECT_EQ(steps("whole"), steps("run"));
   const std::string note = "because of SIGUSR1";
@@ -117,8 +105,7 @@ TEST_F(Signals, Usr1SaysThatACommitWouldBeOverwritten) {
   Child child(disturbed({"--durability", "off"}));
   child.read_lines(kLinesBefore);
   child.send(SIGUSR1);
-  const auto outcome = child.wait();
-  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(child.wait());
   EXPECT_THAT(outcome.err, HasSubstr("SIGUSR1: with --durability off nothing is committed before the end"));
   EXPECT_EQ(1, nlohmann::json::parse(terrace({"ckpt", "inspect", "run", "--json"}).out).at("commit").get<int>());
 }
@@ -181,17 +168,14 @@ TEST_F(Signals, ARunThatWasStoppedForLongerThanItsDeadlineGoesOn) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5200));
     child.send(SIGCONT);
   }
-  const auto outcome = child.wait();
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  succeeded(child.wait());
   EXPECT_EQ(steps("whole"), steps("run"));
 }
 
 TEST_F(Signals, AKilledRunGoesOnFromItsLastCommit) {
   for (const Words& tiers : {Words{}, Words{"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"}}) {
     std::filesystem::remove_all(at("run"));
-    Words words{"--ckpt-interval", "2"};
-    words.insert(words.end(), tiers.begin(), tiers.end());
-    Child child(disturbed(words));
+    Child child(disturbed(Words{"--ckpt-interval", "2"} + tiers));
     child.read_lines(kLinesBefore);
     child.send(SIGKILL);
     const auto outcome = child.wait();
@@ -208,8 +192,7 @@ TEST_F(Signals, AKillBeforeAnyCommitStartsAfresh) {
   child.read_lines(2);
   child.send(SIGKILL);
   (void)child.wait();
-  const auto outcome = train(wanted("run", {"--resume", "auto"}));
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  const auto outcome = succeeded(train(wanted("run", {"--resume", "auto"})));
   EXPECT_THAT(outcome.out, Not(HasSubstr("resumed")));
   EXPECT_EQ(weights_, weights_of(outcome));
   EXPECT_EQ(steps("whole"), steps("run"));
@@ -219,8 +202,7 @@ TEST_F(Signals, OutputThatNobodyReadsAnyMoreStopsNothing) {
   Child child(disturbed());
   child.read_lines(kLinesBefore);
   child.close_output();
-  const auto outcome = child.wait();
-  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  succeeded(child.wait());
   EXPECT_EQ(steps("whole"), steps("run"));
   EXPECT_EQ(weights_, json_in("run/result.json").at("weights_xxh64").get<std::string>());
 }

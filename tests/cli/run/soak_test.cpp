@@ -59,8 +59,7 @@ TEST_F(Soak, TheEndTakesNoMoreThanTheTenthStep) {
   constexpr std::uint64_t kAhead = 20;  // more than the number of lines in a page
   child.read_lines(steps - kAhead);
   const auto late = held_by(child);
-  const auto outcome = child.wait();
-  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  succeeded(child.wait());
 
   fmt::print("after {} and about {} steps: files {} and {}, resident {} and {} KiB, locked {} and {}, pinned {} and {}\n",
              kSettled, steps, early.files, late.files, early.resident_kib, late.resident_kib, early.locked_kib, late.locked_kib,

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <stdexcept>
 
 #include <terrace/tests/cli/cli_test.h>
 

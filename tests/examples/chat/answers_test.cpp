@@ -4,13 +4,13 @@
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/chat/chat_format.h>
 #include <terrace/tests/examples/chat/encoded_data.h>
 #include <terrace/tests/examples/chat/made_tokenizer.h>
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
@@ -67,14 +67,8 @@ class Answers : public testing::Test {
     return out;
   }
   void expect_refused(const std::string& source, const std::string& line, const std::string& why) {
-    try {
-      documents(source, line);
-      ADD_FAILURE() << source;
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind());
-      EXPECT_THAT(error.what(), HasSubstr(why));
-      EXPECT_THAT(error.what(), HasSubstr("\n  "));
-    }
+    EXPECT_THAT(test::refusal_of([&] { documents(source, line); }), testing::AllOf(HasSubstr(why), HasSubstr("\n  ")))
+        << source;
   }
 
   ScratchFolder folder_;

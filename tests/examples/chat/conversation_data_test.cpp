@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/chat/json_elements.h>
@@ -16,6 +15,7 @@
 #include <terrace/tests/examples/chat/encoded_data.h>
 #include <terrace/tests/examples/chat/made_tokenizer.h>
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
@@ -248,13 +248,7 @@ TEST_F(Data, AnArrayIsReadAsItsElements) {
                                     {std::string("[1, 2]"), "element 1: it is no JSON object"},
                                     {std::string("[") + line(1, 2) + ", {\"messages\": 3}]", "element 2: \"messages\""},
                                     {std::string("[]"), "no conversation"}})
-    try {
-      encoded_data({folder_.write("bad.json", broken)}, format_, 128, 5);
-      ADD_FAILURE() << why;
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind());
-      EXPECT_THAT(error.what(), HasSubstr(why));
-    }
+    EXPECT_THAT(test::refusal_of([&] { encoded_data({folder_.write("bad.json", broken)}, format_, 128, 5); }), HasSubstr(why));
 }
 
 // Pieces may end anywhere.
@@ -285,12 +279,9 @@ TEST_F(Data, BadLinesMayBeSkipped) {
   for (std::uint64_t s = 0; s < without.sequences(Split::training); ++s)
     EXPECT_EQ(row(without, Split::training, s, 128), row(with, Split::training, s, 128));
   EXPECT_THROW(encoded_data({file}, format_, 128, 5), Error);
-  try {
-    encoded_data({folder_.write("none.jsonl", bad)}, format_, 128, 5, true, BadLine::skip);
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("all of its 2 lines were skipped, the first because of"));
-  }
+  EXPECT_THAT(
+      test::thrown_by([&] { encoded_data({folder_.write("none.jsonl", bad)}, format_, 128, 5, true, BadLine::skip); }).what(),
+      HasSubstr("all of its 2 lines were skipped, the first because of"));
 }
 
 TEST_F(Data, LongLinesAreReadWhole) {
@@ -303,14 +294,8 @@ TEST_F(Data, LongLinesAreReadWhole) {
 
 TEST_F(Data, MistakesNameFileAndLine) {
   const auto expect = [&](const std::string& text, const char* part, ErrorKind kind = ErrorKind::refused) {
-    try {
-      encoded_data({folder_.write("bad.jsonl", text)}, format_, 64, 1);
-      ADD_FAILURE() << part;
-    } catch (const Error& error) {
-      EXPECT_EQ(kind, error.kind());
-      EXPECT_THAT(error.what(), HasSubstr(part));
-      EXPECT_THAT(error.what(), HasSubstr("\n  "));
-    }
+    EXPECT_THAT(test::error_of(kind, [&] { encoded_data({folder_.write("bad.jsonl", text)}, format_, 64, 1); }),
+                testing::AllOf(HasSubstr(part), HasSubstr("\n  ")));
   };
   expect(line(1, 2) + "\n" + line(2, 2) + "{\"messages\": 3}\n", "bad.jsonl, line 4: \"messages\"");
   expect(line(1, 2) + line(2, 2).substr(0, 30), "bad.jsonl, line 2: it is not JSON");

@@ -2,10 +2,10 @@
 #include <string>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/chat/conversation.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
@@ -115,14 +115,7 @@ TEST(Conversation, WhatIsNoneIsRefusedWithAReasonAndAMend) {
         {R"({"instruction":"i","output":"o","history":[["q"]]})", "\"history\" is no list of pairs"},
         {R"({"instruction":"i"})", "no \"output\""},
         {R"({"instruction":"i","input":3,"output":"o"})", "\"input\""}}) {
-    try {
-      parse_conversation(line);
-      ADD_FAILURE() << line;
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind()) << line;
-      EXPECT_THAT(error.what(), HasSubstr(why)) << line;
-      EXPECT_THAT(error.what(), HasSubstr("\n  ")) << line;
-    }
+    EXPECT_THAT(test::refusal_of([&] { parse_conversation(line); }), testing::AllOf(HasSubstr(why), HasSubstr("\n  "))) << line;
   }
 }
 

@@ -1,12 +1,10 @@
 // The language of chat templates: each construct writes what Python's Jinja writes, and broken templates are refused.
-#include <chrono>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/base/error.h>
@@ -15,6 +13,7 @@
 #include <terrace/examples/lm/chat/jinja/evaluator.h>
 #include <terrace/examples/lm/chat/jinja/json.h>
 #include <terrace/examples/lm/chat/jinja/parser.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
@@ -49,14 +48,9 @@ void expect(const Cases& cases) {
 void expect_refused(const Cases& cases) {
   for (const auto& [source, why] : cases) {
     const auto shown = source.substr(0, 200);
-    try {
-      ADD_FAILURE() << shown << " writes " << write(source).text.substr(0, 200);
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind()) << shown;
-      EXPECT_THAT(error.what(), HasSubstr("the chat template the.jinja, line ")) << shown;
-      EXPECT_THAT(error.what(), HasSubstr(why)) << shown;
-      EXPECT_THAT(error.what(), HasSubstr("\n  ")) << shown;
-    }
+    EXPECT_THAT(test::refusal_of([&] { write(source); }),
+                testing::AllOf(HasSubstr("the chat template the.jinja, line "), HasSubstr(why), HasSubstr("\n  ")))
+        << shown;
   }
 }
 

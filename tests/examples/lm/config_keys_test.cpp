@@ -1,6 +1,5 @@
 // Compares every key of a config.json, in every family, with what Hugging Face's library computes from it. The table is made by
 // tests/interop/config_keys.py, which says how.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -11,12 +11,12 @@
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/data/corpus.h>
 
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
@@ -25,13 +25,7 @@ using Paths = std::vector<std::filesystem::path>;
 
 template <class F>
 void expect_error(F&& f, ErrorKind kind, const std::string& words) {
-  try {
-    f();
-    ADD_FAILURE() << "accepted, but should say: " << words;
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), kind) << e.what();
-    EXPECT_THAT(e.what(), testing::HasSubstr(words));
-  }
+  EXPECT_THAT(test::error_of(kind, f), testing::HasSubstr(words));
 }
 
 // Sets the time at which the bytes were written.

@@ -4,11 +4,10 @@
 #include <cstdint>
 #include <random>
 #include <string>
-#include <vector>
 
-#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/data/data_form.h>
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 namespace {
@@ -34,13 +33,7 @@ class DataForms : public testing::Test {
     return lm::form_of_data(folder_ / name, vocabulary);
   }
   std::string refusal(const std::string& name, const std::string& bytes, std::int64_t vocabulary = 256) const {
-    try {
-      static_cast<void>(form(name, bytes, vocabulary));
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind());
-      return error.what();
-    }
-    return "it was accepted";
+    return refusal_of([&] { static_cast<void>(form(name, bytes, vocabulary)); });
   }
 
   ScratchFolder folder_;

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/unpack/data_stream.h>
 #include <terrace/tests/examples/scratch_folder.h>
 #include <terrace/tests/support/packed.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
@@ -50,14 +50,10 @@ class Streams : public testing::TestWithParam<std::pair<const char*, Pack>> {
     return all;
   }
   void expect_refused(const std::string& bytes, const std::vector<std::string>& said) const {
-    try {
-      static_cast<void>(content(bytes));
-      ADD_FAILURE() << "it was read; it should say: " << said.front();
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind());
-      EXPECT_THAT(error.what(), HasSubstr((folder_ / "file").string()));
-      for (const auto& part : said) EXPECT_THAT(error.what(), HasSubstr(part));
-    }
+    const auto error = test::thrown_by([&] { static_cast<void>(content(bytes)); });
+    EXPECT_EQ(ErrorKind::refused, error.kind());
+    EXPECT_THAT(error.what(), HasSubstr((folder_ / "file").string()));
+    for (const auto& part : said) EXPECT_THAT(error.what(), HasSubstr(part));
   }
   ScratchFolder folder_;
 };
@@ -168,13 +164,9 @@ TEST(Stream, OfZstdPassesOverFramesWithoutContentAndNamesWindowsThatAreTooLarge)
   DataStream seekable(folder.write("file", zstd_packed("some text") + index));
   EXPECT_EQ("some text", seekable.peek(100));
   DataStream large(folder.write("large.zst", zstd_packed(std::string(1000, 'x'), 28)));
-  try {
-    static_cast<void>(large.peek(1));
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("a window of more than 128 MiB\n  unpack it first: unzstd --long=31 -k "));
-    EXPECT_THAT(error.what(), testing::EndsWith("large.zst"));
-  }
+  EXPECT_THAT(test::thrown_by([&] { static_cast<void>(large.peek(1)); }).what(),
+              testing::AllOf(HasSubstr("a window of more than 128 MiB\n  unpack it first: unzstd --long=31 -k "),
+                             testing::EndsWith("large.zst")));
 }
 
 TEST(Stream, IsOfARegularFile) {

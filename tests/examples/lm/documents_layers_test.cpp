@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <terrace/tests/support/environment.h>
-
 namespace terrace::test {
 namespace {
 

@@ -1,9 +1,7 @@
 // Adapters that an engine saves are those that it was given, on any ranks; the base comes from the model's directory.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
-#include <mutex>
 #include <string>
 #include <vector>
 

@@ -10,6 +10,7 @@
 #include <terrace/parallel/layers/ends/head.h>
 #include <terrace/tests/support/environment.h>
 #include <terrace/tests/support/one_in.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 namespace {
@@ -821,13 +822,7 @@ TEST(ModelConfig, RefusesWhatCannotBeAndNamesTheNearest) {
   const auto refusal = [&](auto change) -> std::string {
     ModelConfig config = good;
     change(config);
-    try {
-      lm::make_model(config);
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::refused);
-      return e.what();
-    }
-    return "accepted";
+    return refusal_of([&] { lm::make_model(config); });
   };
   using testing::HasSubstr;
   EXPECT_THAT(refusal([](auto& c) { c.heads = 7; }),

@@ -3,10 +3,9 @@
 #include <random>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/data/mixture.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
@@ -104,13 +103,7 @@ TEST(Mixture, OtherWeightsAreRefused) {
                                    {"1e-300", "fewer digits"},
                                    {"1e99999999999", "fewer digits"},
                                    {"123456789012345678901234567890", "fewer digits"}})
-    try {
-      const auto whole = whole_weights({"1", wrong});
-      ADD_FAILURE() << wrong << " was accepted as " << whole[1];
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind());
-      EXPECT_THAT(error.what(), testing::HasSubstr(why)) << wrong;
-    }
+    EXPECT_THAT(test::refusal_of([&] { whole_weights({"1", wrong}); }), testing::HasSubstr(why)) << wrong;
 }
 
 }  // namespace

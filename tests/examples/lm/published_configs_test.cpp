@@ -2,7 +2,6 @@
 // refused by name. A line has the checkpoint's name ("like"), whether it was copied from a public file or recalled ("source"),
 // the published number of parameters, the keys that are kept with a warning, and the text of the refusal.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <filesystem>
@@ -16,6 +15,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/lm/models/model_dir.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 namespace {
@@ -187,13 +187,7 @@ json newer(json file) {
 }
 
 void expect_refused(const json& file, const std::string& said) {
-  try {
-    static_cast<void>(lm::parse_model_config(file.dump(), "config.json"));
-    ADD_FAILURE() << "it was accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::refused, error.kind());
-    EXPECT_THAT(error.what(), HasSubstr(said));
-  }
+  EXPECT_THAT(refusal_of([&] { static_cast<void>(lm::parse_model_config(file.dump(), "config.json")); }), HasSubstr(said));
 }
 
 void expect_read(const json& line) {

@@ -1,9 +1,9 @@
 // Headers that follow the specification, and headers that break it in every way.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/weights/safetensors_header.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
@@ -96,26 +96,17 @@ TEST(SafetensorsHeader, RefusesEveryBreach) {
       {"{\"\xff\":{}}", "not JSON"},
   };
   for (const auto& broken : all) {
-    try {
-      parse(broken.text, 4);
-      ADD_FAILURE() << "accepted " << broken.text;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::corrupt) << broken.text;
-      EXPECT_THAT(e.what(), testing::AllOf(testing::StartsWith("x.safetensors: "), testing::HasSubstr(broken.words)))
-          << broken.text;
-    }
+    EXPECT_THAT(test::error_of(ErrorKind::corrupt, [&] { parse(broken.text, 4); }),
+                testing::AllOf(testing::StartsWith("x.safetensors: "), testing::HasSubstr(broken.words)))
+        << broken.text;
   }
 }
 
 TEST(SafetensorsHeader, TypesOfQuantisedWeightsAreNoDamage) {
   for (const std::string type : {"F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64"}) {
-    try {
-      parse(R"({"a":{"dtype":")" + type + R"(","shape":[2],"data_offsets":[0,1]}})", 1);
-      ADD_FAILURE() << type;
-    } catch (const Error& e) {
-      EXPECT_EQ(ErrorKind::refused, e.kind()) << type;
-      EXPECT_THAT(e.what(), testing::HasSubstr("tensor \"a\" is " + type));
-    }
+    EXPECT_THAT(test::refusal_of([&] { parse(R"({"a":{"dtype":")" + type + R"(","shape":[2],"data_offsets":[0,1]}})", 1); }),
+                testing::HasSubstr("tensor \"a\" is " + type))
+        << type;
   }
 }
 

@@ -1,6 +1,5 @@
 // One file written by hand after the specification, round trips, conversions, and broken files.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -8,26 +7,20 @@
 #include <random>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/weights/safetensors.h>
 #include <terrace/examples/lm/weights/weight_files.h>
 
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
 
 template <class F>
 void expect_error(F&& f, ErrorKind kind, const std::string& words) {
-  try {
-    f();
-    ADD_FAILURE() << "accepted, but should say: " << words;
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), kind) << e.what();
-    EXPECT_THAT(e.what(), testing::HasSubstr(words));
-  }
+  EXPECT_THAT(test::error_of(kind, f), testing::HasSubstr(words));
 }
 
 std::string file_of(const std::string& header, const std::string& data) {
@@ -90,14 +83,10 @@ TEST(SafetensorsReader, AProgramReadsErrnoAndPath) {
   const auto damaged = folder.write("damaged", file_of("{", ""));
   for (const auto& [file, kind, code] : {std::tuple{damaged, ErrorKind::corrupt, std::error_code()},
                                          {damaged.parent_path() / "absent", ErrorKind::refused, code_of_errno(ENOENT)}}) {
-    try {
-      const SafetensorsReader reader(file);
-      ADD_FAILURE() << "accepted: " << file;
-    } catch (const Error& error) {
-      EXPECT_EQ(kind, error.kind());
-      EXPECT_EQ(code, error.code());
-      EXPECT_EQ(file.string(), error.path());
-    }
+    const auto error = test::thrown_by([&] { const SafetensorsReader reader(file); });
+    EXPECT_EQ(kind, error.kind());
+    EXPECT_EQ(code, error.code());
+    EXPECT_EQ(file.string(), error.path());
   }
 }
 

@@ -10,13 +10,13 @@
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/files.h>
 #include <terrace/examples/lm/data/token_scan.h>
 
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
@@ -153,13 +153,8 @@ TEST(TokenScan, AFileThatBecameShorterIsAnError) {
   const auto file = folder.write("file", std::string(1000, '\0'));
   TokenScan scan({file}, {2, 300}, {}, 100);
   std::filesystem::resize_file(file, 150);
-  try {
-    scan.advance(kWhole);
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::failed, error.kind());
-    EXPECT_THAT(error.what(), testing::HasSubstr("became shorter while it was in use: it ends at byte 150"));
-  }
+  EXPECT_THAT(test::error_of(ErrorKind::failed, [&] { scan.advance(kWhole); }),
+              testing::HasSubstr("became shorter while it was in use: it ends at byte 150"));
 }
 
 }  // namespace

@@ -1,13 +1,12 @@
 // The library's transformers without a family, as an embedder builds them from parallel/layers.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/parallel/layers/attention/attention.h>
 #include <terrace/parallel/layers/chain.h>
 #include <terrace/parallel/mesh/degrees.h>
 
 #include <terrace/tests/examples/lm/layer_harness.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 namespace {
@@ -82,22 +81,18 @@ TEST(Transformer, RefusesWhatCannotBeOneModel) {
   const auto refusal = [](auto change, bool whole = true) -> std::string {
     auto transformer = small;
     change(transformer);
-    try {
+    return refusal_of([&] {
       if (whole)
         layers::make_transformer(transformer);
       else
         layers::Attention(transformer, 0);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::refused);
-      return error.what();
-    }
-    return "accepted";
+    });
   };
   using testing::HasSubstr;
-  EXPECT_EQ(refusal([](auto&) {}), "accepted");
+  EXPECT_EQ(refusal([](auto&) {}), "");
   EXPECT_THAT(refusal([](auto& t) { t.activation = Activation::gelu_tanh; }),
               HasSubstr("names.up has 2 tensors: it needs one"));
-  EXPECT_EQ(refusal([](auto& t) { t.activation = Activation::gelu_tanh, t.names.up = {{"up"}}; }), "accepted");
+  EXPECT_EQ(refusal([](auto& t) { t.activation = Activation::gelu_tanh, t.names.up = {{"up"}}; }), "");
   EXPECT_THAT(refusal([](auto& t) {
                 t.names.qkv = {{"q", "kv"}};
               }),
@@ -124,12 +119,8 @@ TEST(Transformer, TheMeshSaysHowManyRanksShareKeyValueHeads) {
   split.place = {.mesh = mesh_of({.tp = 2}, 1), .rank = 1};
   EXPECT_EQ(layers::make_transformer(split).place.tensor().twins, 2U);
   split.place.mesh = {.part = 2};
-  try {
-    layers::make_transformer(split);
-    ADD_FAILURE() << "it was accepted";
-  } catch (const Error& e) {
-    EXPECT_THAT(e.what(), testing::HasSubstr("their mesh needs part 1 and twin 2, not part 2 and twin 1"));
-  }
+  EXPECT_THAT(thrown_by([&] { layers::make_transformer(split); }).what(),
+              testing::HasSubstr("their mesh needs part 1 and twin 2, not part 2 and twin 1"));
 }
 
 }  // namespace

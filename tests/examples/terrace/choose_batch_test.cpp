@@ -1,6 +1,5 @@
 // The micro-batches that are chosen for a published model, from plans for machines of given rates.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/examples/terrace/plan/choose_batch.h>
 

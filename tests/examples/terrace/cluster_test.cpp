@@ -3,19 +3,18 @@
 #include <terrace/examples/terrace/plan/shipped_clusters.h>
 
 #include <fstream>
-#include <map>
 #include <sstream>
 #include <string>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/parallel/layers/chain.h>
 #include <terrace/parallel/plan/plan.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::cli {
 namespace {
@@ -34,16 +33,10 @@ std::string text_of(const std::filesystem::path& file) {
 }
 
 std::string refusal(const std::string& text) {
-  try {
-    static_cast<void>(parse_cluster(text, "mine.toml"));
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::refused);
-    EXPECT_THAT(e.what(), HasSubstr("cluster profile mine.toml"));
-    EXPECT_THAT(e.what(), HasSubstr("\n  ")) << "how to mend it";
-    return e.what();
-  }
-  ADD_FAILURE() << "accepted";
-  return "";
+  const auto what = test::refusal_of([&] { static_cast<void>(parse_cluster(text, "mine.toml")); });
+  EXPECT_THAT(what, HasSubstr("cluster profile mine.toml"));
+  EXPECT_THAT(what, HasSubstr("\n  ")) << "how to mend it";
+  return what;
 }
 
 // The text of the shipped profile with one part replaced.

@@ -3,12 +3,12 @@
 #include <terrace/examples/terrace/cli/command_line.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/terrace/config/options.h>
 
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::cli {
 namespace {
@@ -22,14 +22,9 @@ CommandLine parse_words(const std::vector<std::string>& words) {
 }
 
 std::string usage_error(const std::vector<std::string>& words) {
-  try {
-    parse_words(words);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::refused) << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "no error for " << testing::PrintToString(words);
-  return "";
+  const auto error = test::thrown_by([&] { parse_words(words); });
+  EXPECT_EQ(error.kind(), ErrorKind::refused) << testing::PrintToString(words);
+  return error.what();
 }
 
 TEST(CommandLine, FlagsOverrideSetOverridesFileOverridesDefaults) {

@@ -2,13 +2,12 @@
 #include <terrace/examples/terrace/base/environment.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cstdlib>
 
-#include <terrace/core/base/error.h>
 #include <terrace/examples/terrace/config/setting_flags.h>
 #include <terrace/offload/io/io_engine.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::cli {
 namespace {
@@ -29,14 +28,9 @@ TEST(EnvironmentVariables, AnIoEngineIsForced) {
   const IoOptions options{.files = {}, .buffers = {}, .choice = io_of_environment()};
   EXPECT_EQ("threads", make_io_engine(options)->name());
   setenv("TERRACE_IO_ENGINE", "turbo", 1);
-  try {
-    make_io_engine({.files = {}, .buffers = {}, .choice = io_of_environment()});
-    FAIL() << "an engine of that name was made";
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::refused, error.kind());
-    EXPECT_THAT(with_flags(error.what()),
-                testing::StartsWith("TERRACE_IO_ENGINE=turbo: there is no such I/O engine; use uring, "));
-  }
+  EXPECT_THAT(
+      with_flags(test::refusal_of([&] { make_io_engine({.files = {}, .buffers = {}, .choice = io_of_environment()}); })),
+      testing::StartsWith("TERRACE_IO_ENGINE=turbo: there is no such I/O engine; use uring, "));
   unsetenv("TERRACE_IO_ENGINE");
   EXPECT_EQ("", io_of_environment().engine);
 }

@@ -2,7 +2,6 @@
 #include <terrace/examples/terrace/plan/lanes_picture.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/trace.h>
 

@@ -1,5 +1,4 @@
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -10,6 +9,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/files.h>
 #include <terrace/examples/terrace/base/launched.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::cli {
 namespace {
@@ -28,12 +28,8 @@ std::vector<int> place_of(const Variables& variables) {
   const auto place = with(variables);
   return place ? std::vector{place->ranks, place->rank, place->local_ranks, place->local_rank} : std::vector<int>();
 }
-std::string refusal_of(const Variables& variables) try {
-  demand_alone(environment(variables));
-  return "";
-} catch (const Error& error) {
-  EXPECT_EQ(ErrorKind::refused, error.kind());
-  return error.what();
+std::string refusal_of(const Variables& variables) {
+  return test::refusal_of([&] { demand_alone(environment(variables)); });
 }
 
 TEST(Launched, AloneWithoutALauncher) {

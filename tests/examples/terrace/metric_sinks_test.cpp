@@ -9,7 +9,6 @@
 #include <set>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/base/error.h>
@@ -20,6 +19,7 @@
 #include <terrace/examples/terrace/metrics/tensorboard_sink.h>
 
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::cli {
 namespace {
@@ -181,13 +181,7 @@ TEST(Prometheus, TheFileIsReplacedAsAWhole) {
 TEST(Prometheus, AMissingFolderIsRefusedBeforeTheRun) {
   EXPECT_NO_THROW(demand_folder_of_prometheus(""));
   EXPECT_NO_THROW(demand_folder_of_prometheus("file"));
-  try {
-    demand_folder_of_prometheus("/no/such/file");
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::refused, error.kind());
-    EXPECT_THAT(error.what(), HasSubstr("/no/such"));
-  }
+  EXPECT_THAT(test::refusal_of([&] { demand_folder_of_prometheus("/no/such/file"); }), HasSubstr("/no/such"));
 }
 
 class Counting final : public MetricsSink {

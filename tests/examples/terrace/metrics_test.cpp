@@ -10,13 +10,13 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
-#include <gtest/gtest.h>
 #include <csignal>
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/base/error.h>
 
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::cli {
 namespace {
@@ -154,13 +154,7 @@ TEST(Metrics, ABrokenLineInTheMiddleIsCorrupt) {
   const ScratchFolder scratch;
   write_steps(scratch / "m", 2);
   scratch.write("m", "{\"step\": 0}\n{\"st\n" + scratch.read("m"));
-  try {
-    read_metrics(scratch / "m");
-    FAIL() << "no error";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::corrupt);
-    EXPECT_THAT(e.what(), testing::HasSubstr("line 2"));
-  }
+  EXPECT_THAT(test::error_of(ErrorKind::corrupt, [&] { read_metrics(scratch / "m"); }), testing::HasSubstr("line 2"));
 }
 
 TEST(Metrics, EveryFlippedBitOfEveryLineIsFound) {
@@ -186,13 +180,8 @@ TEST(Metrics, WhatFollowsTheLastCommittedStepIsNotRead) {
 }
 
 TEST(Metrics, AFileThatCannotBeWrittenIsNamed) {
-  try {
-    const MetricsWriter writer("/no/such/folder/m", 0);
-    FAIL() << "no error";
-  } catch (const Error& e) {
-    EXPECT_THAT(e.what(), testing::HasSubstr("/no/such/folder/m"));
-    EXPECT_THAT(e.what(), testing::HasSubstr("errno 2"));
-  }
+  EXPECT_THAT(test::thrown_by([&] { const MetricsWriter writer("/no/such/folder/m", 0); }).what(),
+              testing::AllOf(testing::HasSubstr("/no/such/folder/m"), testing::HasSubstr("errno 2")));
   const ScratchFolder scratch;
   MetricsWriter writer(scratch / "m", 0);
   rlimit before{};  // no file of this process may become larger, as on a full disk

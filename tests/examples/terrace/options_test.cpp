@@ -7,7 +7,6 @@
 #include <set>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/base/error.h>
@@ -15,6 +14,7 @@
 #include <terrace/examples/lm/models/rope_scaling.h>
 
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::cli {
 namespace {
@@ -24,14 +24,9 @@ using testing::HasSubstr;
 // The text of the usage error that ends `call`; the test fails if there is none.
 template <class F>
 std::string usage_error(F call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::refused) << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
+  const auto error = test::thrown_by(call);
+  EXPECT_EQ(error.kind(), ErrorKind::refused);
+  return error.what();
 }
 
 TEST(Options, TableCoversEveryFieldOnce) {

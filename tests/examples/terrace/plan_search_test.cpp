@@ -1,12 +1,9 @@
 // terrace plan --search: flags become the library's candidates and back, and a line of the search is what `terrace plan` finds
 // with its flags.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
-
-#include <fmt/format.h>
 
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/terrace/plan/cluster.h>
@@ -15,6 +12,7 @@
 #include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/examples/terrace/ranks/ranks.h>
 #include <terrace/parallel/plan/search/estimate.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::cli {
 namespace {
@@ -152,21 +150,11 @@ TEST(PlanEstimate, CountsUpdatesThatNothingHides) {
 TEST(PlanSearch, NothingThatFitsEndsWithTheNearest) {
   auto given = small();
   given.memory.device_memory = given.memory.host_memory = "64KiB";
-  try {
-    plan_search(given, {.ranks = 4, .ranks_per_node = 4, .sequences = 16}, {}, 5);
-    FAIL() << "64 KiB are enough";
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::does_not_fit, error.kind());
-    EXPECT_THAT(error.what(), testing::HasSubstr("none of the"));
-    EXPECT_THAT(error.what(), testing::HasSubstr("--dp"));
-  }
-  try {
-    plan_search(small(), {.ranks = 7, .ranks_per_node = 7, .sequences = 16}, {}, 5);
-    FAIL() << "7 ranks divide neither the sequences nor anything of the model";
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::refused, error.kind());
-    EXPECT_THAT(error.what(), testing::HasSubstr("no product"));
-  }
+  EXPECT_THAT(test::error_of(ErrorKind::does_not_fit,
+                             [&] { plan_search(given, {.ranks = 4, .ranks_per_node = 4, .sequences = 16}, {}, 5); }),
+              testing::AllOf(testing::HasSubstr("none of the"), testing::HasSubstr("--dp")));
+  EXPECT_THAT(test::refusal_of([&] { plan_search(small(), {.ranks = 7, .ranks_per_node = 7, .sequences = 16}, {}, 5); }),
+              testing::HasSubstr("no product"));
 }
 
 }  // namespace

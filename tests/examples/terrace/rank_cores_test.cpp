@@ -2,7 +2,6 @@
 #include <terrace/examples/terrace/ranks/rank_cores.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 namespace terrace::cli {
 namespace {

@@ -3,11 +3,9 @@
 #include <terrace/examples/terrace/report/report_bench.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <terrace/core/base/error.h>
 
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::cli {
 namespace {
@@ -80,13 +78,7 @@ TEST(BenchReport, SeveralBenchesAreSections) {
 TEST(BenchReport, ThePageDoesNotReplaceWhatItIsMadeOf) {
   const ScratchFolder scratch;
   const auto file = scratch.write("results.html", kNvme);
-  try {
-    (void)write_bench_report(file);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::refused, error.kind());
-    EXPECT_THAT(error.what(), HasSubstr("results.html has the name of the page"));
-  }
+  EXPECT_THAT(test::refusal_of([&] { (void)write_bench_report(file); }), HasSubstr("results.html has the name of the page"));
   EXPECT_EQ(kNvme, scratch.read("results.html"));
 }
 
@@ -94,13 +86,8 @@ TEST(BenchReport, WhatIsNoResultIsRefused) {
   const ScratchFolder scratch;
   for (const auto* const text : {"", "[]", "{}", "nonsense", R"({"machine": {}, "results": []})",
                                  R"({"machine": {}, "results": [1]})", R"({"machine": 1, "results": [{}]})"}) {
-    try {
-      (void)write_bench_report(scratch.write("bad.json", text));
-      FAIL() << text;
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind());
-      EXPECT_THAT(error.what(), HasSubstr("bad.json"));
-    }
+    EXPECT_THAT(test::refusal_of([&] { (void)write_bench_report(scratch.write("bad.json", text)); }), HasSubstr("bad.json"))
+        << text;
   }
 }
 

@@ -2,15 +2,13 @@
 #include <terrace/examples/terrace/report/report_compare.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
-#include <terrace/core/base/error.h>
 #include <terrace/examples/terrace/cli/command_line.h>
 #include <terrace/examples/terrace/config/options.h>
 #include <terrace/examples/terrace/metrics/metrics.h>
 
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::cli {
 namespace {
@@ -72,13 +70,7 @@ TEST(Comparison, ARunWithoutStepsIsNamed) {
   const ScratchFolder scratch;
   write_run(scratch, "a", 0.5, 4);
   std::filesystem::create_directory(scratch / "empty");
-  try {
-    write_comparison({scratch / "a", scratch / "empty"});
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::refused, error.kind());
-    EXPECT_THAT(error.what(), HasSubstr("empty has no step"));
-  }
+  EXPECT_THAT(test::refusal_of([&] { write_comparison({scratch / "a", scratch / "empty"}); }), HasSubstr("empty has no step"));
 }
 
 }  // namespace

@@ -4,15 +4,14 @@
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/data/mixture.h>
 #include <terrace/examples/terrace/data/data_sources.h>
 #include <terrace/examples/terrace/data/run_data.h>
 #include <terrace/tests/support/english_text.h>
 
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::cli {
 namespace {
@@ -123,13 +122,7 @@ TEST_F(MixedData, WordsAreSourcesWithWeights) {
                                    {{"-7", a_, "3", b_}, "not a positive number"},
                                    {{"nan", a_, "3", b_}, "not a positive number"},
                                    {{"0", a_, "3", b_}, "not a positive number"}})
-    try {
-      static_cast<void>(data_sources(config(words)));
-      ADD_FAILURE() << "accepted, but should say: " << why;
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind());
-      EXPECT_THAT(error.what(), testing::HasSubstr(why));
-    }
+    EXPECT_THAT(test::refusal_of([&] { static_cast<void>(data_sources(config(words))); }), testing::HasSubstr(why));
 }
 
 }  // namespace

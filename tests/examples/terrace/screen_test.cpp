@@ -7,7 +7,6 @@
 #include <sstream>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include <terrace/examples/terrace/base/text_columns.h>

@@ -4,13 +4,13 @@
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/tokenize_job.h>
 #include <terrace/tests/examples/chat/made_tokenizer.h>
 #include <terrace/tests/examples/scratch_folder.h>
 #include <terrace/tests/support/packed.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
@@ -91,13 +91,10 @@ TEST_F(PackedJob, GoesOnFromAMendedFile) {
 TEST_F(PackedJob, AFileThatIsCutEndsIt) {
   const auto packed = test::gzip_packed(text_);
   TokenizeJob job(settings("cut", {folder_.write("cut.gz", packed.substr(0, packed.size() / 2))}), tokenizer_, pool_);
-  try {
-    while (job.step()) continue;
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::refused, error.kind());
-    EXPECT_THAT(error.what(), testing::HasSubstr("cut.gz: it is cut"));
-  }
+  EXPECT_THAT(test::refusal_of([&] {
+                while (job.step()) continue;
+              }),
+              testing::HasSubstr("cut.gz: it is cut"));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "cut"));
 }
 

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/words/regex.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
@@ -41,13 +41,7 @@ TEST_F(RegexTest, ARepeatedGroupMatchesLongWords) {
 
 TEST_F(RegexTest, WhatCanMatchInTooManyWaysIsRefusedByItsName) {
   const auto why = [](const char* expression, const std::string& text) -> std::string {
-    try {
-      sizes_of(Regex(expression), text);
-      return "nothing";
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::failed, error.kind());
-      return error.what();
-    }
+    return test::error_of(ErrorKind::failed, [&] { sizes_of(Regex(expression), text); });
   };
   const std::string at_once(60, 'a');
   EXPECT_THAT(

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
@@ -18,6 +17,7 @@
 #include <terrace/examples/lm/tokenizer/tokenize_job.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
@@ -247,13 +247,7 @@ TEST_F(SpecialTokens, TheSpaceBeforeATextIsSetOnceOrBehindEach) {
 
 TEST_F(SpecialTokens, DamagedFilesAreRefusedByName) {
   const auto why = [&](const std::map<std::string, std::string>& files, ErrorKind kind) {
-    try {
-      with(files);
-    } catch (const Error& error) {
-      EXPECT_EQ(kind, error.kind()) << error.what();
-      return std::string(error.what());
-    }
-    return std::string("it was accepted");
+    return test::error_of(kind, [&] { with(files); });
   };
   EXPECT_THAT(why({{"tokenizer_config.json", "{"}}, ErrorKind::corrupt), HasSubstr("tokenizer_config.json"));
   EXPECT_THAT(why({{"added_tokens.json", R"({"a":-1})"}}, ErrorKind::corrupt), HasSubstr("added_tokens.json"));

@@ -12,13 +12,13 @@
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/tokenize_job.h>
 #include <terrace/examples/lm/tokenizer/words/byte_letters.h>
 #include <terrace/examples/lm/tokenizer/words/piece_source.h>
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace {
 std::size_t most_read_bytes = ~std::size_t{0};
@@ -169,13 +169,12 @@ TEST_F(Job, AnInputThatChangesMeanwhileEndsIt) {
   for (const auto* const changed : {"text", "more"}) {
     TokenizeJob job(s, tokenizer_, pool);
     folder_.write(changed, text + "bc");
-    try {
-      while (job.step()) continue;
-      ADD_FAILURE() << changed;
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::failed, error.kind());
-      EXPECT_THAT(error.what(), testing::HasSubstr(std::string(changed) + " has changed since the command began"));
-    }
+    EXPECT_THAT(test::error_of(ErrorKind::failed,
+                               [&] {
+                                 while (job.step()) continue;
+                               }),
+                testing::HasSubstr(std::string(changed) + " has changed since the command began"))
+        << changed;
     folder_.write(changed, text);
   }
 }
@@ -310,13 +309,8 @@ TEST_F(Job, ALineThatIsNoObjectIsNamedWithItsPlace) {
   auto s = settings("y", TokenFile::u16);
   s.inputs = {folder_.write("bad.jsonl", "{\"text\":\"a\"}\n{\"other\":1}\n")};
   TokenizeJob job(s, tokenizer_, pool);
-  try {
-    job.step();
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::refused, error.kind());
-    EXPECT_THAT(error.what(), testing::HasSubstr("bad.jsonl, the line at byte 13: it is no object with a text \"text\""));
-  }
+  EXPECT_THAT(test::refusal_of([&] { job.step(); }),
+              testing::HasSubstr("bad.jsonl, the line at byte 13: it is no object with a text \"text\""));
 }
 
 }  // namespace

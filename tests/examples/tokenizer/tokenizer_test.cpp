@@ -8,13 +8,13 @@
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
 #include <terrace/examples/lm/tokenizer/words/byte_letters.h>
 #include <terrace/examples/lm/tokenizer/words/normalize.h>
 #include <terrace/examples/lm/tokenizer/words/pattern.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
@@ -82,13 +82,7 @@ std::string drawn_text(std::mt19937& random, std::size_t bytes, const std::strin
 
 template <class F>
 void expect_error(F&& f, ErrorKind kind, const std::string& words) {
-  try {
-    f();
-    ADD_FAILURE() << "accepted, but should say: " << words;
-  } catch (const Error& error) {
-    EXPECT_EQ(kind, error.kind()) << error.what();
-    EXPECT_THAT(error.what(), testing::HasSubstr(words));
-  }
+  EXPECT_THAT(test::error_of(kind, f), testing::HasSubstr(words));
 }
 
 TEST(Tokenizer, EncodesAsTheDefinitionSaysAndDecodes) {

@@ -5,12 +5,12 @@
 #include <vector>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
 #include <terrace/examples/lm/tokenizer/words/byte_letters.h>
 #include <terrace/tests/examples/scratch_folder.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::lm {
 namespace {
@@ -84,13 +84,7 @@ TEST(TokensBeside, AreWrittenIntoTheFileAndNothingElseIs) {
 
 TEST(TokensBeside, DamagedFilesAreNamed) {
   const auto why = [](const char* file, const char* text) -> std::string {
-    try {
-      with({{file, text}});
-      return "nothing";
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::corrupt, error.kind());
-      return error.what();
-    }
+    return test::error_of(ErrorKind::corrupt, [&] { with({{file, text}}); });
   };
   EXPECT_THAT(why("tokenizer_config.json", "{"), testing::HasSubstr("tokenizer_config.json"));
   EXPECT_THAT(why("added_tokens.json", R"({"<x>": -1})"),

@@ -1,7 +1,6 @@
 // What every communicator promises. Run alone, this program tests the backends of one process; under mpirun it tests `mpi`,
 // with each process as one rank.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
@@ -23,12 +22,14 @@
 #include <terrace/tests/parallel/comm/backends.h>
 #include <terrace/tests/parallel/comm/oracle.h>
 #include <terrace/tests/parallel/comm/rank_group.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
 
 using namespace std::chrono_literals;
 using test::Buffer;
+using test::error_of;
 using test::Rank;
 using testing::HasSubstr;
 
@@ -488,15 +489,6 @@ TEST_P(CommunicatorContract, WrongArgumentsThrowAtOnce) {
 
 class CommunicatorFailure : public CommunicatorContract {
  protected:
-  // The error of this rank's call.
-  static std::string error_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-    return "no error";
-  }
 };
 
 TEST_P(CommunicatorFailure, ARankThatDiesIsNamed) {

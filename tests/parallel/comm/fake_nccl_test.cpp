@@ -1,7 +1,6 @@
 // The fake NCCL and the fake GPUs below it find what they are meant to find: launches in different orders, a GPU without room,
 // memory that is allocated beside a kernel that waits.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <array>
 #include <chrono>

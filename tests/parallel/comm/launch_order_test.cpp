@@ -1,6 +1,5 @@
 // Calls of all communicators of a rank are launched in one order, and make what they need while nothing else runs on the GPU.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>

@@ -1,7 +1,6 @@
 // What NCCL's transport promises beyond the contract: which bytes the host moves and which the GPUs, and what happens when
 // something goes wrong between them.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <atomic>
 #include <mutex>

@@ -1,6 +1,5 @@
 // Ranks on threads: each runs once, and the error of the rank that failed first is the caller's, whatever the others then see.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <atomic>
 #include <stdexcept>
@@ -9,6 +8,7 @@
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/parallel/comm/agree.h>
 #include <terrace/parallel/comm/threads/run_ranks.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
@@ -27,8 +27,7 @@ TEST(RunRanks, EachRankRunsOnce) {
 // The others wait in a collective for the rank that fails; they see that it left, which is not the cause.
 TEST(RunRanks, TheCauseIsReportedAndNotWhatFollowsFromIt) {
   for (int culprit = 0; culprit < 3; ++culprit) {
-    std::string said;
-    try {
+    const auto said = test::error_of([&] {
       run_ranks(3, {}, [&](std::unique_ptr<Communicator> own) {
         if (own->rank() == culprit) throw Error("the disk of this rank is full", ErrorKind::failed);
         ThreadPool pool(1);
@@ -36,9 +35,7 @@ TEST(RunRanks, TheCauseIsReportedAndNotWhatFollowsFromIt) {
         Agreement ranks(*own, *device);
         ranks.barrier();
       });
-    } catch (const Error& error) {
-      said = error.what();
-    }
+    });
     EXPECT_THAT(said, HasSubstr("the disk of this rank is full")) << "culprit " << culprit;
   }
 }

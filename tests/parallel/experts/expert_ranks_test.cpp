@@ -1,13 +1,11 @@
 // Expert parallelism: experts divided among ranks train what one rank trains, with every other kind of parallelism.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <tuple>
 
 #include <terrace/examples/lm/models/adapters.h>
 #include <terrace/parallel/layers/mlp/expert_rows.h>
 
 #include <terrace/tests/parallel/tensor/tensor_run.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 namespace {
@@ -42,10 +40,7 @@ TEST_F(ExpertRanks, TrainWhatOneRankTrains) {
       if (!chosen()) continue;
       auto o = of(ranks % 2 == 0 ? gpt2() : llama(), experts, ranks);
       o.micro_batches = ranks == 8 ? 1 : 2;
-      expect_serial(o, kFp64);
-      o.config.dtype = DType::fp32;
-      o.recompute = true;
-      expect_serial(o, kFp32);
+      expect_serial_in_both(o);
     }
 }
 
@@ -131,13 +126,8 @@ TEST_F(ExpertRanks, GroupsOfParametersAreClippedAsOnOneRank) {
   config.place = {.mesh = {.expert = 4}, .rank = 1};
   const auto model = lm::make_model(config);
   const auto optimizer = make_optimizer("adamw", {});
-  try {
-    static_cast<void>(plan(model, request_of(o, *optimizer, 1), {}));
-    ADD_FAILURE() << "it was accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::refused);
-    EXPECT_THAT(error.what(), HasSubstr("not all experts"));
-  }
+  EXPECT_THAT(refusal_of([&] { static_cast<void>(plan(model, request_of(o, *optimizer, 1), {})); }),
+              HasSubstr("not all experts"));
 }
 
 TEST_F(ExpertRanks, OptimizersOfWholeMatricesUpdateAsOnOneRank) {
@@ -238,12 +228,7 @@ TEST_F(ExpertRanks, PackedSecondMomentsGoWithTheirExperts) {
     run_all(first);
     for (const auto& [experts, data] : {std::pair{1U, 1U}, {4U, 1U}, {2U, 2U}}) {
       auto second = dealt(o, experts, data);
-      second.resume = true;
-      for (const auto* const rank : {"rank0", "rank1"}) second.reshard_from.push_back(first.store / rank);
-      auto expected = whole;
-      expected.losses = {whole.losses[2], whole.losses[3]};
-      expected.norms = {whole.norms[2], whole.norms[3]};
-      expect_equal(expected, run_all(second).front(), 1e-9, fmt::format("{}, {}", optimizer, name_of(second)));
+      expect_equal(end_of(whole, 2), resume_as(second, first), 1e-9, fmt::format("{}, {}", optimizer, name_of(second)));
     }
   }
 }
@@ -302,17 +287,13 @@ TEST_F(ExpertRanks, RefusesWhatDoesNotGoWithThem) {
   const auto why = [&](const layers::Experts& experts, std::uint32_t ranks, const std::function<void(TensorRun&)>& change) {
     auto o = of(llama(), experts, ranks);
     change(o);
-    try {
+    return refusal_of([&] {
       auto config = o.config;
       config.place.mesh.expert = ranks;
       const auto model = lm::make_model(config);
       const auto optimizer = make_optimizer("adamw", {});
       static_cast<void>(plan(model, request_of(o, *optimizer, 0), {}));
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::refused);
-      return std::string(error.what());
-    }
-    return std::string("it was accepted");
+    });
   };
   const auto as_it_is = [](TensorRun&) {};
   EXPECT_THAT(why(kTwentyFour, 5, as_it_is), HasSubstr("`ep` 5: it must divide 24 experts\n  nearest legal: 4 and 6"));

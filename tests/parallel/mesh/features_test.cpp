@@ -1,10 +1,9 @@
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <set>
-#include <utility>
 
 #include <terrace/parallel/mesh/features.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
@@ -47,12 +46,11 @@ TEST(Exclusions, SaySettingReasonAndWhatWouldBeAccepted) {
   EXPECT_EQ("dtype", found[0].setting);
   EXPECT_EQ("`tp` 4 does not work with fp16 activations, because ranks do not add numbers of that dtype", found[0].why);
   EXPECT_EQ("give `dtype` bf16 or fp32, or leave out `tp`", found[0].nearest);
-  try {
-    demand_none(refusals({Feature::fp16, Feature::context_ranks, Feature::tensor_ranks, Feature::canonical}));
-    ADD_FAILURE();
-  } catch (const Error& e) {
-    EXPECT_THAT(e.what(), AllOf(HasSubstr("fp16 activations"), HasSubstr("`canonical-reduction`"))) << "all at once";
-  }
+  EXPECT_THAT(test::thrown_by([&] {
+                demand_none(refusals({Feature::fp16, Feature::context_ranks, Feature::tensor_ranks, Feature::canonical}));
+              }).what(),
+              AllOf(HasSubstr("fp16 activations"), HasSubstr("`canonical-reduction`")))
+      << "all at once";
 }
 
 TEST(Exclusions, FeaturesOfAPlaceAreThoseOfItsAxes) {

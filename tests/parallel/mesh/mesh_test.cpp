@@ -1,10 +1,8 @@
 // Meshes, the groups of their ranks, and which degrees a model allows.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <random>
 #include <set>
 

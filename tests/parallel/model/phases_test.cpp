@@ -11,6 +11,7 @@
 #include <terrace/parallel/program/orders.h>
 
 #include <terrace/tests/parallel/pipeline/pipeline_run.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
@@ -84,12 +85,7 @@ class PhaseChecker : public testing::Test {
         passes::with_updates(passes::with_norms(orders::horizontal(5, 2), map), map, passes::Updates::in_backward), map);
   }
   std::string refusal(const Program& p) {
-    try {
-      passes::check_step(p, map, passes::Updates::in_backward);
-      return "";
-    } catch (const Error& e) {
-      return e.what();
-    }
+    return test::error_of([&] { passes::check_step(p, map, passes::Updates::in_backward); });
   }
 };
 

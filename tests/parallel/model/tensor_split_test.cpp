@@ -1,8 +1,6 @@
 // Tests which elements of a parameter a tensor rank holds, and what the checker demands of a program that is split over ranks.
 #include <gtest/gtest.h>
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <vector>
 

@@ -1,12 +1,11 @@
 // The sender rounds what travels in fewer bits, each micro-batch by itself. So pipelines change no bit here either, whichever
 // rank computes what, and when.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
-
 #include <terrace/tests/parallel/pipeline/pipeline_run.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
@@ -101,13 +100,8 @@ TEST_F(CompressedPipeline, TwoDirectionsAddGradientsUpAsTheyAre) {
       auto o = options(4);
       o.data = {.ranks = 2, .zero = zero, .canonical = true, .gradients = travel};
       o.pipeline = test::pipeline_of("chimera", 2, 4, 1, o.sizes.blocks);
-      try {
-        static_cast<void>(plan(toy::make_model(o.sizes), toy::request_of(o), o.profile));
-        ADD_FAILURE() << "not refused";
-      } catch (const Error& e) {
-        EXPECT_EQ(e.kind(), ErrorKind::refused);
-        EXPECT_NE(std::string(e.what()).find("leave out `compress-gradients`"), std::string::npos) << e.what();
-      }
+      EXPECT_THAT(test::refusal_of([&] { static_cast<void>(plan(toy::make_model(o.sizes), toy::request_of(o), o.profile)); }),
+                  testing::HasSubstr("leave out `compress-gradients`"));
     }
 }
 

@@ -1,7 +1,6 @@
 // Lowers every order to the programs of a pipeline's ranks and proves them, each alone and all together; broken programs are
 // refused.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <fmt/format.h>
 
@@ -16,6 +15,7 @@
 #include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/parallel/plan/plan.h>
 #include <terrace/tests/support/data_ranks.h>
+#include <terrace/tests/support/thrown_error.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace {
@@ -145,13 +145,7 @@ TEST(PipelinePrograms, TwoDirectionsInHalvesAreProvedOnAllRanksTogether) {
 
 TEST(PipelinePrograms, TwoDirectionsTakeEvenMicroBatchesAndRanksOfTheirOwn) {
   const auto refused = [](pipeline::Schedule s) -> std::string {
-    try {
-      static_cast<void>(pipeline::placement_of({std::move(s), {0, 1, 2}}));
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::refused);
-      return e.what();
-    }
-    return "";
+    return test::refusal_of([&] { static_cast<void>(pipeline::placement_of({std::move(s), {0, 1, 2}})); });
   };
   EXPECT_EQ(refused(pipeline::write_order("chimera", {.ranks = 2, .micro_batches = 6})), "");
   EXPECT_THAT(refused(pipeline::write_order("chimera", {.ranks = 2, .micro_batches = 7})),
@@ -290,14 +284,9 @@ TEST(PipelinePrograms, WhatIsGatheredBehindAVerdictWaitsForAllRanks) {
   };
   EXPECT_NO_THROW(passes::check_messages(steady(3, false)));
   EXPECT_NO_THROW(passes::check_messages(steady(1, true)));
-  try {
-    static_cast<void>(steady(3, true));
-    FAIL() << "a circle was accepted";
-  } catch (const Error& e) {
-    EXPECT_EQ(ErrorKind::refused, e.kind());
-    EXPECT_THAT(e.what(), HasSubstr("after which weights are gathered"));
-    EXPECT_THAT(e.what(), HasSubstr("`grad-clip` 0, `zero` 1, or another `schedule`"));
-  }
+  EXPECT_THAT(test::refusal_of([&] { static_cast<void>(steady(3, true)); }),
+              testing::AllOf(HasSubstr("after which weights are gathered"),
+                             HasSubstr("`grad-clip` 0, `zero` 1, or another `schedule`")));
 }
 
 // A forward or backward on another version of the weights than the order declares.
@@ -332,14 +321,8 @@ TEST(PipelinePrograms, ACircleIsPrinted) {
     ASSERT_NE(send, actions.end());
     actions.insert(send + 1, moved);
   }
-  try {
-    passes::check_messages(ranks);
-    FAIL() << "a circle was accepted";
-  } catch (const Error& e) {
-    EXPECT_THAT(e.what(), HasSubstr("rank 0 at action"));
-    EXPECT_THAT(e.what(), HasSubstr("send activation l"));
-    EXPECT_THAT(e.what(), HasSubstr("waits for rank 0"));
-  }
+  EXPECT_THAT(test::thrown_by([&] { passes::check_messages(ranks); }).what(),
+              testing::AllOf(HasSubstr("rank 0 at action"), HasSubstr("send activation l"), HasSubstr("waits for rank 0")));
 }
 
 }  // namespace

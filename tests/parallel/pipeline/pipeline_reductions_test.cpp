@@ -1,5 +1,5 @@
 // Reductions of a stage's gradient between the ranks that share it: in the times of an order, and in the search for an order.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <fmt/format.h>
 
@@ -16,6 +16,7 @@
 #include <terrace/parallel/plan/ranks_simulator.h>
 #include <terrace/parallel/plan/stage_costs.h>
 #include <terrace/tests/support/data_ranks.h>
+#include <terrace/tests/support/thrown_error.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace::pipeline {
@@ -203,13 +204,7 @@ TEST(PipelineReductions, OutOfTurnAreRefused) {
   StageCosts costs;
   EXPECT_NO_THROW(simulate(s, costs));
   costs.reduction = costs.last_reduction = {{1, 1}};
-  try {
-    simulate(s, costs);
-    FAIL() << "each direction waits for the other's gradient";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::refused);
-    EXPECT_NE(std::string(error.what()).find("micro-batch by micro-batch"), std::string::npos) << error.what();
-  }
+  EXPECT_THAT(test::refusal_of([&] { simulate(s, costs); }), testing::HasSubstr("micro-batch by micro-batch"));
 }
 
 // Two directions halve the bubble but must add gradients up, which pays off only on fast links.
@@ -249,13 +244,9 @@ TEST(PipelineReductions, OrdersThatARunCannotHaveAreLeftOut) {
   // If no order is left, the error is that of the first one: the usual orders come first.
   int number = 0;
   const auto none = [&](const Pipeline&) -> StageCosts { throw Error(std::to_string(++number), ErrorKind::refused); };
-  try {
-    search(4, 8, costs, none);
-    FAIL() << "an order was found";
-  } catch (const Error& e) {
-    EXPECT_STREQ("1", e.what());
-    EXPECT_GT(number, 10);
-  }
+  const auto e = test::thrown_by([&] { search(4, 8, costs, none); });
+  EXPECT_STREQ("1", e.what());
+  EXPECT_GT(number, 10);
 }
 
 }  // namespace

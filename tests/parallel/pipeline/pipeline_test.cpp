@@ -1,6 +1,5 @@
 // Compares pipeline orders with their closed forms (makespan, idle time, live activations), and tests what the checker refuses.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
@@ -17,6 +16,7 @@
 #include <terrace/parallel/pipeline/list_scheduler.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/simulate.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::pipeline {
 namespace {
@@ -252,12 +252,7 @@ TEST(ListScheduler, KeepsAnyCapForAnyStages) {
 
 TEST(PipelineCheck, RefusesWhatIsNoSchedule) {
   const auto error_of = [](const std::string& text) -> std::string {
-    try {
-      simulate(parse_schedule(text), {});
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return test::error_of([&] { simulate(parse_schedule(text), {}); });
   };
   const std::string head = "pipeline 2 2 1\nplace 0 1\n";
   EXPECT_EQ("", error_of(head + "rank F0.0 B0.0\nrank F1.0 I1.0 W1.0\n"));
@@ -291,14 +286,10 @@ TEST(PipelineCheck, PrintsTheCircleOfADeadlock) {
   // Rank 0 runs the backward of micro-batch 1 before it sends the forward that rank 1 needs first.
   const std::string text =
       "pipeline 2 2 2\nplace 0 1\nrank F0.1 I0.1 F0.0 I0.0 W0.0 W0.1\nrank F1.0 I1.0 F1.1 I1.1 W1.0 W1.1\n";
-  try {
-    simulate(parse_schedule(text), {});
-    FAIL() << "it is a deadlock";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "the ranks wait for one another:\n  rank 0 at I0.1 waits for I1.1 of rank 1\n  rank 1 at F1.0 waits for F0.0 "
-                 "of rank 0");
-  }
+  EXPECT_STREQ(
+      "the ranks wait for one another:\n  rank 0 at I0.1 waits for I1.1 of rank 1\n  rank 1 at F1.0 waits for F0.0 "
+      "of rank 0",
+      test::thrown_by([&] { simulate(parse_schedule(text), {}); }).what());
 }
 
 // Runs every rank at its own pace. Sends and receives do not block; a lane delivers its messages in the order sent, to its

@@ -6,6 +6,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/parallel/passes/checker.h>
 #include <terrace/parallel/program/orders.h>
+#include <terrace/tests/support/thrown_error.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace {
@@ -45,12 +46,7 @@ class Checker : public testing::Test {
   // The refusal's text; empty when the program is accepted.
   std::string refusal(const Program& p, const passes::UpdateTimes& updates) { return refusal(p, updates, map); }
   static std::string refusal(const Program& p, const passes::UpdateTimes& updates, const StepMap& map) {
-    try {
-      passes::check_step(p, map, updates);
-      return "";
-    } catch (const Error& e) {
-      return e.what();
-    }
+    return test::error_of([&] { passes::check_step(p, map, updates); });
   }
 };
 

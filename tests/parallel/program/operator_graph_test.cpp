@@ -1,11 +1,9 @@
 // Operators of a graph with skips and branches, placed on ranks: their order is proved and timed, each cut edge has one message
 // for each direction and micro-batch, and the gradients that the ranks compute equal those of a serial oracle.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <random>
 #include <set>
 #include <tuple>
@@ -23,6 +21,7 @@
 #include <terrace/tests/doubles/ledger.h>
 
 #include <terrace/tests/parallel/comm/rank_group.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::pipeline {
 namespace {
@@ -302,12 +301,7 @@ TEST(OperatorGraphs, HaveATextForm) {
 }
 
 void expect_refused(const Schedule& s, const std::string& why) {
-  try {
-    simulate(s, {});
-    FAIL() << "accepted, though: " << why;
-  } catch (const Error& e) {
-    EXPECT_THAT(e.what(), HasSubstr(why));
-  }
+  EXPECT_THAT(test::thrown_by([&] { simulate(s, {}); }).what(), HasSubstr(why));
 }
 
 TEST(OperatorGraphs, ThatAreNoneAreRefused) {
@@ -325,13 +319,10 @@ TEST(OperatorGraphs, ThatAreNoneAreRefused) {
 
 // Layers declare what their stages read, so an order with input lines of its own is refused.
 TEST(OperatorGraphs, AreNoPipelineOfLayers) {
-  try {
-    static_cast<void>(placement_of({order_of(u_net(2, 4), 2), {0, 1, 2, 3, 4}}));
-    FAIL();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::refused);
-    EXPECT_THAT(e.what(), HasSubstr("leave out its input lines"));
-  }
+  EXPECT_THAT(test::refusal_of([&] {
+                static_cast<void>(placement_of({order_of(u_net(2, 4), 2), {0, 1, 2, 3, 4}}));
+              }),
+              HasSubstr("leave out its input lines"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <set>
@@ -8,6 +8,7 @@
 #include <terrace/parallel/passes/checker.h>
 #include <terrace/parallel/passes/passes.h>
 #include <terrace/parallel/program/orders.h>
+#include <terrace/tests/support/thrown_error.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace {
@@ -29,13 +30,7 @@ TEST(Program, ParserNamesTheLine) {
        {"program layers l2 micro-batches m1\nforward l0", "program layers l2 micro-batches m1\nfly l0 m0", "forward l0 m0",
         "program layers l2 micro-batches m1\nprefetch #3 attic", "program layers l2 micro-batches m1\nforward l0 m4294967296",
         "program layers l-2 micro-batches m1"}) {
-    try {
-      parse_program(bad);
-      FAIL() << bad;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::refused);
-      EXPECT_NE(std::string(e.what()).find("program line"), std::string::npos) << e.what();
-    }
+    EXPECT_THAT(test::refusal_of([&] { parse_program(bad); }), testing::HasSubstr("program line")) << bad;
   }
 }
 

@@ -4,22 +4,20 @@
 #include <mutex>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/toy_run.h>
 
 #include <terrace/tests/parallel/zero/data_parallel_run.h>
+#include <terrace/tests/support/kernel_files.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
 
 // The kernel's file operations; while the gate is shut, syncs wait.
-class GatedFiles final : public io::FileOps {
+class GatedFiles final : public test::KernelFiles {
  public:
-  int create(int directory, const std::string& name) override { return kernel_->create(directory, name); }
-  std::int64_t read(int file, std::span<std::byte> to) override { return kernel_->read(file, to); }
-  std::int64_t write(int file, std::span<const std::byte> bytes) override { return kernel_->write(file, bytes); }
   int sync(int file) override {
     std::unique_lock lock(mutex_);
     ++syncs_;
@@ -27,14 +25,8 @@ class GatedFiles final : public io::FileOps {
     changed_.wait(lock, [this] { return open_; });
     if (fails_) return -EIO;
     lock.unlock();
-    return kernel_->sync(file);
+    return KernelFiles::sync(file);
   }
-  int rename(int directory, const std::string& from, const std::string& to) override {
-    return kernel_->rename(directory, from, to);
-  }
-  int remove(int directory, const std::string& name) override { return kernel_->remove(directory, name); }
-  int allocate(int file, std::uint64_t bytes) override { return kernel_->allocate(file, bytes); }
-  int switch_off_copy_on_write(int file) override { return kernel_->switch_off_copy_on_write(file); }
 
   void shut() { set(false, false); }
   void open(bool fails = false) { set(true, fails); }
@@ -51,7 +43,6 @@ class GatedFiles final : public io::FileOps {
     syncs_ = 0;
     changed_.notify_all();
   }
-  const std::shared_ptr<io::FileOps> kernel_ = io::make_file_ops();
   std::mutex mutex_;
   std::condition_variable changed_;
   bool open_ = true, fails_ = false;
@@ -196,12 +187,7 @@ TEST_F(CommitBeside, OneThatFailsEndsTheNextStepAndLeavesThePreviousOne) {
       gate_->shut();
       t.trainer->begin_commit();
       gate_->open(true);
-      try {
-        t.step();
-        ADD_FAILURE() << "the sync failed";
-      } catch (const Error& error) {
-        EXPECT_THAT(error.what(), testing::StartsWith("commit 2 (step 2) could not be made"));
-      }
+      EXPECT_THAT(test::thrown_by([&] { t.step(); }).what(), testing::StartsWith("commit 2 (step 2) could not be made"));
       gate_->open();
       EXPECT_THROW(t.trainer->commit(), Error) << "the store takes no more writes";
     }

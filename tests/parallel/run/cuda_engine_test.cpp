@@ -2,10 +2,8 @@
 // place of the updates the bits are the CPU device's, what moves is what was planned, and CUDA is not misused. An error of any
 // CUDA call ends a run with an exception that names the call; nothing hangs or leaks.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <atomic>
-#include <filesystem>
 #include <map>
 #include <mutex>
 #include <optional>

@@ -1,6 +1,5 @@
 // The number of generations on disk and the interval of commits change what a kill costs and what is moved. They change no bit,
 // and every moved byte was planned.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -16,6 +16,7 @@
 
 #include <terrace/tests/parallel/run/committed_hashes.h>
 #include <terrace/tests/parallel/zero/data_parallel_run.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::toy {
 namespace {
@@ -201,12 +202,7 @@ TEST_F(EarlyUpdatesTest, StepsThatHoldMoveWhatWasPlanned) {
 
 TEST_F(EarlyUpdatesTest, AreRefusedWhereTheyCannotBeTakenBack) {
   const auto refusal = [](const RunOptions& o) -> std::string {
-    try {
-      planning::check_request(make_model(o.sizes), request_of(o));
-      return "";
-    } catch (const Error& e) {
-      return e.what();
-    }
+    return test::error_of([&] { planning::check_request(make_model(o.sizes), request_of(o)); });
   };
   RunOptions o;
   o.early = 2;

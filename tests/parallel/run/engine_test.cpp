@@ -2,7 +2,6 @@
 // evaluations and skipped steps leave no trace. (one_rank_bits_test.cpp combines all settings.)
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <set>
 
 #include <terrace/tests/support/folder_test.h>

@@ -3,12 +3,10 @@
 // hangs. What is then on disk resumes to the undisturbed run's weights, or an error names the lost chunk.
 #include <fcntl.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <ostream>

@@ -1,13 +1,10 @@
 // An error anywhere in a run ends it with an exception that names chunk, tier, file, offset and cause; nothing hangs, nothing
 // is left behind, and the run resumes from its last commit bit for bit.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
-#include <iterator>
 #include <optional>
 #include <random>
 
@@ -17,11 +14,13 @@
 #include <terrace/tests/support/environment.h>
 #include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/open_descriptors.h>
+#include <terrace/tests/support/thrown_error.h>
 #include <terrace/tests/support/toy_run.h>
 
 namespace terrace {
 namespace {
 
+using test::error_of;
 using test::open_descriptors;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -31,15 +30,6 @@ using Op = IoRequest::Op;
 constexpr std::uint64_t kSteps = 4, kCommitted = 2;
 // Errors injected into each kind of run and each operation; TERRACE_FAULT_POINTS in the environment overrides it.
 std::uint64_t points() { return test::number_from_environment("TERRACE_FAULT_POINTS", 12); }
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
 
 class FaultRun : public test::FolderTest {
  protected:

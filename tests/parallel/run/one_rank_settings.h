@@ -22,6 +22,7 @@
 #include <terrace/tests/support/covering_rows.h>
 
 #include <terrace/tests/parallel/pipeline/pipeline_run.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 
@@ -183,14 +184,11 @@ inline std::size_t number_of(std::string_view name) {
 
 // The product's refusal of these settings; empty if it accepts them.
 inline std::string refusal_of(Settings s) {
-  try {
+  return error_of([&] {
     s.settle();
     if (s.run.pipeline) static_cast<void>(pipeline::placement_of(*s.run.pipeline));
     planning::check_request(toy::make_model(s.run.sizes), toy::request_of(s.run));
-    return "";
-  } catch (const Error& e) {
-    return e.what();
-  }
+  });
 }
 
 using Names = std::initializer_list<const char*>;

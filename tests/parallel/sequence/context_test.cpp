@@ -1,17 +1,12 @@
 // Context parallelism by all-to-alls of heads (Ulysses): ranks that share the positions of every sequence train what one rank
 // trains, alone and together with every other kind of parallelism.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <fmt/format.h>
 
-#include <deque>
-
 #include <terrace/parallel/layers/attention/head_deal.h>
-#include <terrace/parallel/map/exchange.h>
-#include <terrace/parallel/passes/check_collectives.h>
-
-#include <terrace/tests/parallel/tensor/tensor_run.h>
+#include <terrace/tests/parallel/tensor/tensor_plans.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 namespace {
@@ -37,10 +32,7 @@ TEST_F(Context, TrainsWhatOneRankTrains) {
     for (const std::uint32_t ranks : {2U, 3U, 4U, 8U}) {
       if (!chosen()) continue;
       auto o = of(config, ranks);
-      expect_serial(o, kFp64);
-      o.config.dtype = DType::fp32;
-      o.recompute = true;
-      expect_serial(o, kFp32);
+      expect_serial_in_both(o);
     }
 }
 
@@ -83,7 +75,6 @@ TEST_F(Context, SkipConnectionsTrainWhatOneRankTrains) {
       if (ranks == 2) o.data = {.ranks = 2, .zero = 3};
       SCOPED_TRACE(fmt::format("{} ranks, rings of {}", ranks, ring));
       expect_serial(o, kFp64);
-      if (HasFailure()) return;
     }
 }
 
@@ -139,23 +130,14 @@ TEST_F(Context, TheLedgerIsTheFormula) {
     o.before_use = false;
     o.store = new_store();
     const std::uint64_t tokens = 2 * 24 / ranks, width = 64, number = sizeof(double);
-    auto config = o.config;
-    config.place = {.mesh = {.context = ranks}};
-    const auto optimizer = make_optimizer(o.optimizer, {});
-    const auto model = lm::make_model(config);
-    const auto planned = plan(model, request_of(o, *optimizer, 0), {});
-    const StepMap map(model, planned.map);
-    double planned_bytes = 0;
-    for (const auto& action : planned.programs.steady.actions)
-      for (const auto& exchange : mapping::exchanges_of(map, action))
-        if (exchange.operation == comm::Operation::all_to_all) planned_bytes += mapping::link_bytes({}, exchange).within;
+    const auto planned = planned_bytes(o)[comm::Operation::all_to_all];
     const std::uint64_t both_ways = (3 + 1) * tokens * width * number, sent = both_ways * (ranks - 1) / ranks;
     for (const auto& rank : run_all(o)) {
       const auto entry = rank.step.of("cp", comm::Operation::all_to_all);
       const auto times = blocks * m * (recompute ? 3 : 2);
       EXPECT_EQ(2 * times, entry.calls);
       EXPECT_EQ(sent * times, entry.sent_bytes);
-      EXPECT_EQ(planned_bytes, static_cast<double>(entry.sent_bytes));
+      EXPECT_EQ(planned, static_cast<double>(entry.sent_bytes));
     }
   }
 }
@@ -165,56 +147,26 @@ TEST_F(Context, RanksAgreeOnTheirStepsAndOnTheBytesBetweenEachPair) {
   auto o = of(llama(), 4);
   o.config.hidden = 56;
   o.config.heads = o.config.kv_heads = 7;
-  const auto optimizer = make_optimizer(o.optimizer, {});
-  std::vector<Model> models;
-  std::vector<Plan> plans;
-  for (std::uint32_t rank = 0; rank < 4; ++rank) {
-    auto config = o.config;
-    config.place = {.mesh = {.context = 4}, .rank = rank};
-    models.push_back(lm::make_model(config));
-    auto request = request_of(o, *optimizer, rank);
-    request.budget = {700 * kKiB, 3 * kMiB, 0};
-    request.recompute = request.offload = {};
-    request.order = {};
-    plans.push_back(for_rank(plan(models.back(), request, {}), models.back(), request, {}));
-    ASSERT_TRUE(plans.back().fits) << plans.back().refusal.why;
-    EXPECT_EQ(to_text(plans.front().programs.steady), to_text(plans.back().programs.steady));
-    EXPECT_EQ(plans.front().capacity.device, plans.back().capacity.device);
-  }
-  std::deque<StepMap> maps;
-  for (std::size_t r = 0; r < 4; ++r) maps.emplace_back(models[r], plans[r].map);
-  const auto check = [&](const StepMap& last) {
-    std::vector<passes::RankProgram> ranks;
-    for (std::size_t r = 0; r < 4; ++r) ranks.push_back({r == 3 ? last : maps[r], plans[r].programs.steady});
-    passes::check_collectives(ranks);
-  };
-  EXPECT_NO_THROW(check(maps[3]));
-  auto options = plans[0].map;
-  options.rank = 3;
-  EXPECT_THROW(check(StepMap(models[0], options)), Error) << "the last rank has the heads of the first";
+  auto ranks = expect_ranks_agree(o, {700 * kKiB, 3 * kMiB, 0});
+  ASSERT_EQ(4U, ranks.size());
+  ranks[3].model = model_of(config_of(o, 0));
+  EXPECT_THROW(check_collectives(ranks), Error) << "the last rank has the heads of the first";
 }
 
 TEST_F(Context, WhatDoesNotWorkIsRefusedWithWhatDoes) {
-  const auto why = [&](auto change) -> std::string {
+  const auto why = [](auto change) {
     auto o = of(gpt2(), 2);
     change(o);
-    auto config = o.config;
-    config.place = {.mesh = {.context = 2}};
-    const auto optimizer = make_optimizer(o.optimizer, {});
-    try {
-      const auto model = lm::make_model(config);
-      static_cast<void>(plan(model, request_of(o, *optimizer, 0), {}));
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind());
-      return error.what();
-    }
-    return "";
+    return refusal_of(o);
   };
   EXPECT_EQ(why([](TensorRun&) {}), "");
   EXPECT_THAT(why([](TensorRun& o) { o.data.canonical = true; }), HasSubstr("canonical-reduction"));
   EXPECT_THAT(why([](TensorRun& o) { o.data = {.ranks = 2, .local = true}; }), HasSubstr("local SGD"));
   EXPECT_THAT(why([](TensorRun& o) { o.schedule = "chimera"; }), HasSubstr("two directions"));
-  EXPECT_THAT(why([](TensorRun& o) { o.context = 4; }), HasSubstr("the model was made for 2"));
+  const auto of_two = model_of(config_of(of(gpt2(), 2), 0));
+  const auto optimizer = make_optimizer("adamw", {});
+  EXPECT_THAT(refusal_of([&] { static_cast<void>(plan(of_two, request_of(of(gpt2(), 4), *optimizer, 0), {})); }),
+              HasSubstr("the model was made for 2"));
 }
 
 // Each query head goes to one rank, which has the key-value head that it reads at the matching place.

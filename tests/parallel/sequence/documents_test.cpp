@@ -1,6 +1,5 @@
 // Sequences of several documents, and padding: training equals that on the same documents one a sequence, on every mesh.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <fmt/format.h>
 

@@ -1,18 +1,11 @@
 // Context parallelism by a ring of keys and a ring of values: ranks that share the positions of every sequence train what one
 // rank trains, alone and together with every other kind of parallelism; they exchange and hold what the formulas say.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <fmt/format.h>
 
-#include <deque>
-
 #include <terrace/parallel/layers/attention/two_rings.h>
-#include <terrace/parallel/map/exchange.h>
-#include <terrace/parallel/passes/check_collectives.h>
-#include <terrace/parallel/walk/overlap.h>
-
-#include <terrace/tests/parallel/tensor/tensor_run.h>
+#include <terrace/tests/parallel/tensor/tensor_plans.h>
 
 namespace terrace::test {
 namespace {
@@ -39,10 +32,7 @@ TEST_F(TwoRings, TrainsWhatOneRankTrains) {
     for (const std::uint32_t ranks : {2U, 3U, 4U, 8U}) {
       if (!chosen()) continue;
       auto o = of(config, ranks);
-      expect_serial(o, kFp64);
-      o.config.dtype = DType::fp32;
-      o.recompute = true;
-      expect_serial(o, kFp32);
+      expect_serial_in_both(o);
     }
 }
 
@@ -118,26 +108,17 @@ TEST_F(TwoRings, TheLedgerIsTheFormula) {
         o.recompute = recompute;
         o.before_use = false;
         o.store = new_store();
-        auto config = o.config;
-        config.place.mesh.context = ranks;
-        const auto transformer = lm::transformer_of(lm::complete(config));
+        const auto transformer = lm::transformer_of(lm::complete(config_of(o, 0)));
         const auto keys = static_cast<std::uint64_t>(2 * kSeq / ranks * transformer.kv_heads_here() * transformer.head_dim());
         const std::uint64_t number = size_of(dtype), sum = dtype == DType::fp64 ? 8 : 4;
-        const auto optimizer = make_optimizer(o.optimizer, {});
-        const auto model = lm::make_model(config);
-        const auto planned = plan(model, request_of(o, *optimizer, 0), {});
-        const StepMap map(model, planned.map);
-        double planned_bytes = 0;
-        for (const auto& action : planned.programs.steady.actions)
-          for (const auto& exchange : mapping::exchanges_of(map, action))
-            if (exchange.operation == comm::Operation::all_to_all) planned_bytes += mapping::link_bytes({}, exchange).within;
+        const auto planned = planned_bytes(o)[comm::Operation::all_to_all];
         const auto rings = recompute ? 6 : 4;
         for (const auto& rank : run_all(o)) {
           const auto hopped = rank.step.of("cp", comm::Operation::all_to_all),
                      home = rank.step.of("cp", comm::Operation::reduce_scatter);
           EXPECT_EQ(blocks * m * rings * hops, hopped.calls);
           EXPECT_EQ(blocks * m * rings * hops * keys * number, hopped.sent_bytes);
-          EXPECT_EQ(planned_bytes, static_cast<double>(hopped.sent_bytes));
+          EXPECT_EQ(planned, static_cast<double>(hopped.sent_bytes));
           EXPECT_EQ(blocks * m * 2, home.calls);
           EXPECT_EQ(blocks * m * 2 * ranks * keys * sum, home.payload_bytes);
         }
@@ -157,78 +138,20 @@ TEST_F(TwoRings, ARankHasTheScoresOfItsQueries) {
   }
 }
 
-// A hop takes one second, a computation ten.
-class SlowComputing final : public walk::CostModel {
- public:
-  explicit SlowComputing(const StepMap& map) : map_(map) {}
-  double seconds(const Action& a) const override {
-    if (!is_layer_action(a.op)) return 0;
-    return map_.phases().exchanges(a) ? 1 : 10;
-  }
-
- private:
-  const StepMap& map_;
-};
-
 // All hops run beside a product, and the gradients of values beside the softmax; those of keys come last, and are waited for.
 TEST_F(TwoRings, HopsRunBesideTheProductsInTheSimulation) {
   for (const std::uint32_t ranks : {2U, 4U, 8U}) {
-    auto o = of(llama(), ranks);
-    auto config = o.config;
-    config.place.mesh.context = ranks;
-    const auto optimizer = make_optimizer(o.optimizer, {});
-    const auto model = lm::make_model(config);
-    const auto request = request_of(o, *optimizer, 0);
-    const auto planned = plan(model, request, {});
-    ASSERT_TRUE(planned.fits);
-    const StepMap map(model, planned.map);
-    Trace trace;
-    trace_step(planned, model, request, {}, SlowComputing(map), trace);
-    walk::OverlapMeter meter;
-    for (const auto& s : trace.spans())
-      for (const auto lane : {Lane::compute, Lane::context})
-        if (s.lane == name_of(lane)) meter.add(lane, static_cast<double>(s.begin_ns), static_cast<double>(s.end_ns));
     const double hops = 4 * (ranks - 1);
-    EXPECT_NEAR((hops + 1) / (hops + 2), meter.take().hidden(), 1e-9) << ranks << " ranks";
+    EXPECT_NEAR((hops + 1) / (hops + 2), hidden_share_of_context(of(llama(), ranks)), 1e-9) << ranks << " ranks";
   }
 }
 
-TEST_F(TwoRings, RanksAgreeOnTheirSteps) {
-  auto o = of(llama(), 4, 8);
-  const auto optimizer = make_optimizer(o.optimizer, {});
-  std::vector<Model> models;
-  std::vector<Plan> plans;
-  for (std::uint32_t rank = 0; rank < 4; ++rank) {
-    auto config = o.config;
-    config.place = {.mesh = {.context = 4}, .rank = rank, .ring = 4, .two_rings = true};
-    models.push_back(lm::make_model(config));
-    auto request = request_of(o, *optimizer, rank);
-    request.budget = {900 * kKiB, 3 * kMiB, 0};
-    request.recompute = request.offload = {};
-    request.order = {};
-    plans.push_back(for_rank(plan(models.back(), request, {}), models.back(), request, {}));
-    ASSERT_TRUE(plans.back().fits) << plans.back().refusal.why;
-    EXPECT_EQ(to_text(plans.front().programs.steady), to_text(plans.back().programs.steady));
-    EXPECT_EQ(plans.front().capacity.device, plans.back().capacity.device);
-  }
-  std::deque<StepMap> maps;
-  for (std::size_t r = 0; r < 4; ++r) maps.emplace_back(models[r], plans[r].map);
-  std::vector<passes::RankProgram> ranks;
-  for (std::size_t r = 0; r < 4; ++r) ranks.push_back({maps[r], plans[r].programs.steady});
-  EXPECT_NO_THROW(passes::check_collectives(ranks));
-}
+TEST_F(TwoRings, RanksAgreeOnTheirSteps) { expect_ranks_agree(of(llama(), 4, 8), {900 * kKiB, 3 * kMiB, 0}); }
 
 TEST_F(TwoRings, OfSomeRanksAreRefused) {
-  auto config = of(llama(), 4).config;
-  config.place.mesh.context = 4;
-  config.place.ring = 2;
-  try {
-    static_cast<void>(lm::make_model(config));
-    FAIL() << "the ring is of two ranks";
-  } catch (const Error& error) {
-    EXPECT_EQ(ErrorKind::refused, error.kind());
-    EXPECT_THAT(error.what(), HasSubstr("the nearest is a ring of 4"));
-  }
+  auto o = of(llama(), 4);
+  o.config.place.ring = 2;
+  EXPECT_THAT(refusal_of(o), HasSubstr("the nearest is a ring of 4"));
 }
 
 }  // namespace

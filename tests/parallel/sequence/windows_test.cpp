@@ -1,12 +1,10 @@
 // Each block may have its own window: the right block has it, and every mesh trains what one rank trains.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <fmt/format.h>
 
 #include <terrace/parallel/layers/parts/block_pattern.h>
 
 #include <terrace/tests/parallel/tensor/tensor_run.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 namespace {
@@ -88,13 +86,7 @@ TEST(Windows, APatternIsRepeated) {
   EXPECT_TRUE(Windows({0, 0}).is_usual());
   EXPECT_EQ(Windows(7), Windows::parse("7"));
   for (const auto* const wrong : {"", "x", "1,", ",1", "1,,2", "-1", "1 ,2", "99999999999999999999"}) {
-    try {
-      static_cast<void>(Windows::parse(wrong));
-      FAIL() << wrong;
-    } catch (const Error& error) {
-      EXPECT_EQ(ErrorKind::refused, error.kind());
-      EXPECT_THAT(error.what(), HasSubstr("is no window of attention"));
-    }
+    EXPECT_THAT(refusal_of([&] { static_cast<void>(Windows::parse(wrong)); }), HasSubstr("is no window of attention")) << wrong;
   }
 }
 

@@ -38,10 +38,7 @@ TEST_F(AdapterRanks, OfTensorParallelismEqualOneRank) {
                              adapted(with_norms("gemma3")), adapted(with_norms("olmo2"))})
     for (const std::uint32_t ranks : {2U, 4U}) {
       TensorRun o{.config = config, .tensor_ranks = ranks, .sequence = ranks == 4};
-      expect_serial(o, kFp64);
-      o.config.dtype = DType::fp32;
-      o.recompute = true;
-      expect_serial(o, kFp32);
+      expect_serial_in_both(o);
     }
   auto odd = llama();
   odd.heads = odd.kv_heads = 6;
@@ -140,7 +137,6 @@ TEST_F(AdapterRanks, OfLayoutsDrawnAtRandomEqualOneRank) {
     o.disk_tier = o.squeezed && one_in(2);
     SCOPED_TRACE(fmt::format("seed {}, draw {}: {}", kSeed, run, targets));
     expect_serial(o, kFp64);
-    if (HasFailure()) return;
     ++number;
   }
 }
@@ -188,34 +184,19 @@ TEST_F(AdapterRanks, AStoppedRunGoesOnOnTheSameMeshAndOnAnother) {
       o.experts = 2;
     else
       o.data = {.ranks = 2, .zero = 1};
-    o.store = new_store();
-    const auto whole = run_all(o).front();
-    o.store = new_store();
-    o.commit_after = 2;
-    run_all(o);
-    auto again = o;
-    again.commit_after = 0;
-    again.resume = true;
-    const auto resumed = run_all(again).front();
-    EXPECT_EQ("", first_difference(whole.weights, resumed.weights));
-    EXPECT_EQ((std::vector{whole.losses[2], whole.losses[3]}), resumed.losses);
+    const auto whole = end_of(run(o), 2);
+    const auto stopped = stopped_after(2, o);
     for (const auto& [tensor, data, dealt] : {std::tuple{1U, 1U, 1U}, {4U, 1U, 1U}, {4U, 2U, 1U}, {1U, 1U, 4U}}) {
       if (dealt > 1 && !experts) continue;
-      auto other = o;
-      other.commit_after = 0;
-      other.resume = true;
+      auto other = stopped;
       other.tensor_ranks = tensor;
       other.experts = dealt;
       other.data = {.ranks = data, .zero = data > 1 ? 3U : 0U};
       other.micro_batches = o.micro_batches * 2 / data / dealt;
       if (other.micro_batches == 0) continue;
-      for (std::uint32_t r = 0; r < o.ranks(); ++r) other.reshard_from.push_back(o.store / ("rank" + std::to_string(r)));
-      other.store = new_store();
-      auto expected = whole;
-      expected.losses = {whole.losses[2], whole.losses[3]};
-      expected.norms = {whole.norms[2], whole.norms[3]};
-      expect_equal(expected, run_all(other).front(), kFp64, name_of(other));
+      expect_equal(whole, resume_as(other, stopped), kFp64, name_of(other));
     }
+    expect_same(whole, run_all(stopped).front(), "the same mesh");
   }
 }
 
@@ -351,7 +332,6 @@ TEST_F(AdapterRanks, OfRanksInAGridEqualOneRank) {
       o.squeezed = o.disk_tier = rows == 3;
       if (grid.depth == 1) o.data = {.ranks = 2, .zero = rows};
       expect_serial(o, kFp64);
-      if (HasFailure()) return;
     }
 }
 

@@ -1,12 +1,12 @@
 // Products of 8 bits in the engine: a scale is that of a whole tensor of a micro-batch on a rank, so budgets, orders, tiers,
 // resuming, pipelines and canonical data ranks change no bit, and every mesh trains nearly what one rank trains.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/models/adapters.h>
 
 #include <terrace/tests/parallel/tensor/tensor_run.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 namespace {
@@ -119,13 +119,7 @@ TEST_F(Float8Runs, WhatCannotBePromisedIsRefused) {
   const auto refused = [&](auto change, const char* why) {
     auto o = of("llama");
     change(o);
-    try {
-      static_cast<void>(model_of(config_of(o, 0)));
-      ADD_FAILURE() << why;
-    } catch (const Error& e) {
-      EXPECT_THAT(e.what(), testing::HasSubstr(why));
-      EXPECT_EQ(e.kind(), ErrorKind::refused);
-    }
+    EXPECT_THAT(refusal_of([&] { static_cast<void>(model_of(config_of(o, 0))); }), testing::HasSubstr(why));
   };
   refused([](auto& o) { o.tensor_ranks = 4, o.grid = {.side = 2}; }, "a grid");
   refused([](auto& o) { o.config.dtype = DType::fp32; }, "results in bf16, but the dtype is fp32");

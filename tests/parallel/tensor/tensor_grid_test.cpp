@@ -1,17 +1,10 @@
 // Tensor parallelism in a grid (2D, 2.5D, 3D) computes what one rank computes: losses, gradient norms, held-out loss and
 // weights, in any composition; it exchanges and holds what the formulas say.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <fmt/format.h>
-
-#include <mutex>
 
 #include <xxhash.h>
 
-#include <terrace/parallel/map/exchange.h>
-
-#include <terrace/tests/parallel/tensor/tensor_run.h>
+#include <terrace/tests/parallel/tensor/tensor_plans.h>
 
 namespace terrace::test {
 namespace {
@@ -38,10 +31,6 @@ class TensorGridTest : public TensorRuns {
     config.kv_heads = 3;
     return config;
   }
-  TensorResult run(TensorRun o) {
-    o.store = new_store();
-    return run_all(o).front();
-  }
 };
 
 TEST_F(TensorGridTest, EqualsTheSerialModelInEveryMode) {
@@ -53,7 +42,6 @@ TEST_F(TensorGridTest, EqualsTheSerialModelInEveryMode) {
         auto o = on(grid, config);
         o.config.tied = tied;
         expect_serial(o, kFp64);
-        if (HasFailure()) return;
       }
   auto o = on(k3By3, threes());
   o.batch.seq = 15;
@@ -80,7 +68,6 @@ TEST_F(TensorGridTest, ComposesWithDataAndPipelineParallelismInEveryStageOnDisk)
       o.schedule = schedule;
       o.squeezed = o.disk_tier = true;
       expect_serial(o, kFp64);
-      if (HasFailure()) return;
     }
   for (const auto& grid : {k25d, k3d}) {
     auto o = on(grid, llama());
@@ -111,7 +98,6 @@ TEST_F(TensorGridTest, HasNormsOfQueriesKeysAndResults) {
       o.schedule = std::string_view(family) == "olmo2" && !grid.cube ? "zb-h1" : "";
       o.squeezed = o.disk_tier = std::string_view(family) == "gemma2";
       expect_serial(o, kFp64);
-      if (HasFailure()) return;
     }
   auto o = on(k3By3, with_norms("olmo2"));
   o.config.hidden = 72, o.config.heads = 6, o.config.kv_heads = 3;
@@ -130,7 +116,6 @@ TEST_F(TensorGridTest, HasTilesOfTheRowsOfMlps) {
       o.recompute = rows == 2;
       o.squeezed = o.disk_tier = grid.depth == 1;
       expect_serial(o, kFp64);
-      if (HasFailure()) return;
     }
 }
 
@@ -150,9 +135,7 @@ TEST_F(TensorGridTest, TilesOfRowsNeedTheActivationsOfATileWithTheSameBits) {
   expect_equal(whole, tiles, kFp32, "tiles of rows");
   EXPECT_LT(tiles.smallest[Tier::device], inner);
   o.squeezed = o.disk_tier = true;
-  const auto tight = run(o);
-  EXPECT_EQ(tiles.losses, tight.losses);
-  EXPECT_EQ("", first_difference(tiles.weights, tight.weights));
+  expect_same(tiles, run(o), "on disk");
 }
 
 // A rank attends with its heads to slices of the sequences that its row of ranks has.
@@ -169,7 +152,6 @@ TEST_F(TensorGridTest, ComposesWithContextParallelism) {
       o.batch.batch = 2 * grid.depth * grid.side;
       o.recompute = ring == 2;
       expect_serial(o, kFp64);
-      if (HasFailure()) return;
     }
 }
 
@@ -181,23 +163,16 @@ TEST_F(TensorGridTest, BudgetsOrdersStagesAndRepeatsChangeNoBit) {
     plain.micro_batches = 3;
     const auto expected = run(plain);
     expect_equal(serial(plain), expected, kFp32, "fp32");
-    const auto expect_same = [&](const TensorRun& o, const std::string& what) {
-      const auto found = run(o);
-      EXPECT_EQ(found.refusal, "") << what;
-      EXPECT_EQ(expected.losses, found.losses) << what;
-      EXPECT_EQ(expected.norms, found.norms) << what;
-      EXPECT_EQ(expected.held_out, found.held_out) << what;
-      EXPECT_EQ("", first_difference(expected.weights, found.weights)) << what;
-    };
-    expect_same(plain, "again");
+    const auto expect_bits = [&](const TensorRun& o, const char* what) { expect_same(expected, run(o), what); };
+    expect_bits(plain, "again");
     auto o = plain;
     o.squeezed = o.disk_tier = true;
-    expect_same(o, "on disk");
+    expect_bits(o, "on disk");
     o.recompute = true;
-    expect_same(o, "recomputed");
+    expect_bits(o, "recomputed");
     o = plain;
     o.order = Order::vertical;
-    expect_same(o, "vertical");
+    expect_bits(o, "vertical");
   }
   auto data = on(k2d, gpt2());
   data.data = {.ranks = 2, .zero = 0, .canonical = true};
@@ -205,9 +180,7 @@ TEST_F(TensorGridTest, BudgetsOrdersStagesAndRepeatsChangeNoBit) {
   const auto expected = run(data);
   for (const std::uint32_t zero : {1U, 3U}) {
     data.data.zero = zero;
-    const auto found = run(data);
-    EXPECT_EQ(expected.losses, found.losses) << zero;
-    EXPECT_EQ("", first_difference(expected.weights, found.weights)) << zero;
+    expect_same(expected, run(data), fmt::format("ZeRO-{}", zero));
   }
 }
 
@@ -279,15 +252,8 @@ TEST_F(TensorGridTest, APlanKnowsTheBytes) {
     auto o = on(grid, llama());
     o.before_use = false;
     o.store = new_store();
-    auto config = o.config;
-    config.place = {.mesh = mesh_of(o), .sequence = true, .cube = grid.cube};
-    const auto optimizer = make_optimizer(o.optimizer, {});
-    const auto model = lm::make_model(config);
-    const auto planned = plan(model, request_of(o, *optimizer, 0), {});
-    const StepMap map(model, planned.map);
     double bytes = 0;
-    for (const auto& action : planned.programs.steady.actions)
-      for (const auto& exchange : mapping::exchanges_of(map, action)) bytes += mapping::link_bytes({}, exchange).within;
+    for (const auto& [operation, planned] : planned_bytes(o)) bytes += planned;
     const auto sent = run_all(o).front().step;
     std::uint64_t expected = 0;
     for (const auto& [key, entry] : sent.entries())
@@ -302,9 +268,7 @@ TEST_F(TensorGridTest, ARankHoldsWhatTheFormulaSays) {
     auto o = on(grid, gpt2());
     const std::int64_t c = 64, f = 256, heads = 8, q = grid.side, ranks = o.tensor_ranks, tokens = o.batch.tokens();
     for (std::uint32_t rank = 0; rank < o.tensor_ranks; ++rank) {
-      auto config = o.config;
-      config.place = {.mesh = mesh_of(o), .rank = rank, .sequence = true, .cube = grid.cube};
-      const auto model = lm::make_model(config);
+      const auto model = model_of(config_of(o, rank));
       const auto elements = [](const auto& specs) {
         std::int64_t all = 0;
         for (const auto& s : specs) all += s.shape.elements();
@@ -372,27 +336,15 @@ TEST_F(TensorGridTest, AStoppedRunGoesOnInAnotherMode) {
   auto o = on(k2d, llama());
   o.batch = {4, 16};
   o.steps = 4;
-  const auto whole = run(o);
-  o.store = new_store();
-  o.commit_after = 2;
-  run_all(o);
-  auto again = o;
-  again.commit_after = 0;
-  again.resume = true;
-  const auto resumed = run_all(again).front();
-  EXPECT_EQ("", first_difference(whole.weights, resumed.weights));
-  EXPECT_EQ(whole.held_out, resumed.held_out);
-  auto expected = whole;
-  expected.losses = {whole.losses[2], whole.losses[3]};
-  expected.norms = {whole.norms[2], whole.norms[3]};
+  const auto whole = end_of(run(o), 2);
+  const auto stopped = stopped_after(2, o);
   for (const auto& grid : {k25d, k3d, TensorGrid{}}) {
-    auto other = again;
+    auto other = stopped;
     other.grid = grid;
     other.tensor_ranks = grid.side == 1 ? 2 : 8;
-    for (std::uint32_t r = 0; r < o.ranks(); ++r) other.reshard_from.push_back(o.store / ("rank" + std::to_string(r)));
-    other.store = new_store();
-    expect_equal(expected, run_all(other).front(), kFp64, name_of(other));
+    expect_equal(whole, resume_as(other, stopped), kFp64, name_of(other));
   }
+  expect_same(whole, run_all(stopped).front(), "the same mode");
 }
 
 // Each would write its part of the logits, and nobody would add them up.
@@ -401,9 +353,7 @@ TEST_F(TensorGridTest, RanksDoNotGenerateNeitherInAGridNorInALine) {
     auto o = on(k2d, llama());
     if (!grid) o.grid = {}, o.sequence = false;
     o.batch = {1, 1};
-    auto config = o.config;
-    config.place = {.mesh = mesh_of(o), .sequence = o.sequence};
-    const auto model = lm::make_model(config);
+    const auto model = model_of(config_of(o, 0));
     const auto optimizer = make_optimizer(o.optimizer, {});
     auto request = request_of(o, *optimizer, 0);
     request.decode_positions = 8;
@@ -412,20 +362,10 @@ TEST_F(TensorGridTest, RanksDoNotGenerateNeitherInAGridNorInALine) {
 }
 
 TEST_F(TensorGridTest, WhatItCannotDoIsRefusedWithTheNearest) {
-  const auto why = [&](const auto& change) -> std::string {
+  const auto why = [](const auto& change) {
     auto o = on(k2d, llama());
     change(o);
-    try {
-      auto config = o.config;
-      config.place = {.mesh = mesh_of(o), .sequence = o.sequence, .cube = o.grid.cube};
-      const auto model = lm::make_model(config);
-      const auto optimizer = make_optimizer(o.optimizer, {});
-      plan(model, request_of(o, *optimizer, 0), {});
-      return "";
-    } catch (const Error& e) {
-      EXPECT_EQ(ErrorKind::refused, e.kind());
-      return e.what();
-    }
+    return refusal_of(o);
   };
   EXPECT_EQ("", why([](TensorRun&) {}));
   EXPECT_THAT(why([](TensorRun& o) { o.grid.depth = 3, o.grid.cube = true; }),

@@ -2,7 +2,6 @@
 // for ever if the other one fails. No test looks at a clock: a simulation has its own, and in the run a gather does not end
 // before the sum that must not wait for it has begun.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <fmt/format.h>
 

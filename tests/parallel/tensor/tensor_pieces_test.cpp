@@ -1,23 +1,14 @@
 // Sequence parallelism whose exchanges run in pieces beside the products trains what one rank trains, moves the same bytes as
 // without pieces, and hides all but three calls of each layer's exchanges.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <fmt/format.h>
 
-#include <deque>
-
-#include <terrace/parallel/map/exchange.h>
-#include <terrace/parallel/passes/check_collectives.h>
-#include <terrace/parallel/walk/overlap.h>
-
-#include <terrace/tests/parallel/run/beside.h>
-#include <terrace/tests/parallel/tensor/tensor_run.h>
+#include <terrace/tests/parallel/tensor/tensor_plans.h>
 
 namespace terrace::test {
 namespace {
 
-using namespace std::chrono_literals;
 using testing::HasSubstr;
 
 TensorRun of(lm::ModelConfig config, std::uint32_t ranks, std::uint32_t pieces) {
@@ -49,7 +40,6 @@ TEST_F(TensorPieces, TrainWhatOneRankTrains) {
         expect_serial(o, kFp64);
         o.config.dtype = DType::fp32;
         expect_serial(o, kFp32);
-        if (HasFailure()) return;
       }
 }
 
@@ -66,7 +56,6 @@ TEST_F(TensorPieces, ComposeWithDataAndPipelineParallelismInEveryStageOnDisk) {
         o.recompute = zero == 1;
         o.squeezed = o.disk_tier = zero % 2 == 1;
         expect_serial(o, kFp64);
-        if (HasFailure()) return;
       }
 }
 
@@ -81,7 +70,6 @@ TEST_F(TensorPieces, ComposeWithContextParallelism) {
       o.batch = {2, 32};
       o.recompute = ring == 2;
       expect_serial(o, kFp64);
-      if (HasFailure()) return;
     }
 }
 
@@ -123,24 +111,14 @@ TEST_F(TensorPieces, StagesOfDataRanksChangeNoBit) {
 TEST_F(TensorPieces, AStoppedRunGoesOnWithOtherPieces) {
   auto o = of(llama(), 2, 3);
   o.steps = 4;
-  auto expected = run(o);
-  o.store = new_store();
-  o.commit_after = 2;
-  run_all(o);
-  o.commit_after = 0;
-  o.resume = true;
-  const auto stopped = o.store;
+  const auto expected = end_of(run(o), 2);
+  const auto stopped = stopped_after(2, o);
   for (const std::uint32_t pieces : {3U, 1U, 4U}) {
-    auto again = o;
+    auto again = stopped;
     again.pieces = pieces;
-    for (const auto* const rank : {"rank0", "rank1"}) again.reshard_from.push_back(stopped / rank);
-    again.store = new_store();
-    const auto resumed = run_all(again).front();
-    auto later = expected;
-    later.losses.erase(later.losses.begin(), later.losses.begin() + 2);
-    later.norms.erase(later.norms.begin(), later.norms.begin() + 2);
-    expect_equal(later, resumed, kFp64, fmt::format("{} pieces", pieces));
-    if (pieces == 3) expect_same(later, resumed, "the same pieces");
+    const auto resumed = resume_as(again, stopped);
+    expect_equal(expected, resumed, kFp64, fmt::format("{} pieces", pieces));
+    if (pieces == 3) expect_same(expected, resumed, "the same pieces");
   }
 }
 
@@ -156,16 +134,7 @@ TEST_F(TensorPieces, TheLedgerIsTheFormulaAndThePlan) {
       o.recompute = recompute;
       o.before_use = false;
       o.store = new_store();
-      auto config = o.config;
-      config.place = {.mesh = {.part = ranks}, .sequence = true, .pieces = o.pieces};
-      const auto optimizer = make_optimizer(o.optimizer, {});
-      const auto model = lm::make_model(config);
-      const auto planned = plan(model, request_of(o, *optimizer, 0), {});
-      const StepMap map(model, planned.map);
-      std::map<comm::Operation, double> planned_bytes;
-      for (const auto& action : planned.programs.steady.actions)
-        for (const auto& exchange : mapping::exchanges_of(map, action))
-          planned_bytes[exchange.operation] += mapping::link_bytes({}, exchange).within;
+      auto planned = planned_bytes(o);
       const std::uint64_t tokens = 32, activation = tokens * 64 * sizeof(double), survey = m * ranks * tokens * sizeof(double);
       const std::uint64_t gathers = m * n * (recompute ? 8 : 6), sums = m * n * 4,
                           around = 2 * m;  // of the embedding, the head
@@ -176,34 +145,15 @@ TEST_F(TensorPieces, TheLedgerIsTheFormulaAndThePlan) {
         EXPECT_EQ((gathers + around) * activation + survey, gathered.payload_bytes);
         EXPECT_EQ(sums * pieces + around, scattered.calls);
         EXPECT_EQ((sums + around) * activation, scattered.payload_bytes);
-        EXPECT_EQ(planned_bytes[comm::Operation::all_gather], static_cast<double>(gathered.sent_bytes));
-        EXPECT_EQ(planned_bytes[comm::Operation::reduce_scatter], static_cast<double>(scattered.sent_bytes));
+        EXPECT_EQ(planned[comm::Operation::all_gather], static_cast<double>(gathered.sent_bytes));
+        EXPECT_EQ(planned[comm::Operation::reduce_scatter], static_cast<double>(scattered.sent_bytes));
       }
     }
 }
 
 TEST_F(TensorPieces, RanksPlanTheSameStepsInLittleMemory) {
-  auto o = of(llama(), 4, 3);
-  const auto optimizer = make_optimizer(o.optimizer, {});
-  std::vector<Model> models;
-  std::vector<Plan> plans;
-  for (std::uint32_t rank = 0; rank < 4; ++rank) {
-    auto config = o.config;
-    config.place = {.mesh = {.part = 2, .twin = 2}, .rank = rank, .sequence = true, .pieces = 3};
-    models.push_back(lm::make_model(config));
-    auto request = request_of(o, *optimizer, rank);
-    request.budget.device = 2 * plan(models.back(), request, {}).smallest_bytes[Tier::device];
-    request.recompute = request.offload = {};
-    request.order = {};
-    plans.push_back(for_rank(plan(models.back(), request, {}), models.back(), request, {}));
-    ASSERT_TRUE(plans.back().fits) << plans.back().refusal.why;
-    EXPECT_EQ(to_text(plans.front().programs.steady), to_text(plans.back().programs.steady));
-  }
-  std::deque<StepMap> maps;
-  for (std::size_t r = 0; r < 4; ++r) maps.emplace_back(models[r], plans[r].map);
-  std::vector<passes::RankProgram> ranks;
-  for (std::size_t r = 0; r < 4; ++r) ranks.push_back({maps[r], plans[r].programs.steady});
-  EXPECT_NO_THROW(passes::check_collectives(ranks));
+  const auto o = of(llama(), 4, 3);
+  expect_ranks_agree(o, {2 * plan_of(o).smallest[Tier::device], kUnlimited, 0});
 }
 
 // An exchange of a branch takes one unit, a product a hundred, all else nothing.
@@ -224,10 +174,8 @@ class LongProducts final : public walk::CostModel {
 TEST_F(TensorPieces, ASimulationHidesAllButThreeCallsOfALayer) {
   for (const std::uint32_t pieces : {2U, 3U, 4U, 8U}) {
     const auto o = of(gpt2(), 2, pieces);
-    auto config = o.config;
-    config.place = {.mesh = {.part = 2}, .sequence = true, .pieces = pieces};
     const auto optimizer = make_optimizer(o.optimizer, {});
-    const auto model = lm::make_model(config);
+    const auto model = model_of(config_of(o, 0));
     const auto request = request_of(o, *optimizer, 0);
     auto planned = plan(model, request, {});
     const StepMap map(model, planned.map);
@@ -246,51 +194,17 @@ TEST_F(TensorPieces, ExchangesRunBesideProductsInARun) {
     return operation == comm::Operation::all_gather || operation == comm::Operation::reduce_scatter;
   };
   std::vector<Beside> beside(kRanks);
-  std::size_t expected = 0;
-  const auto outcome = on_threads(kRanks, {90s}, [&](Rank& rank) {
-    const auto r = static_cast<std::uint32_t>(rank.comm->rank());
-    auto here = o.config;
-    here.place = {.mesh = {.part = kRanks}, .rank = r, .sequence = true, .pieces = kPieces};
-    auto model = lm::make_model(here);
-    for (auto& layer : model.layers)
-      if (layer->name().starts_with("layers.")) layer = std::make_unique<Watched>(std::move(layer), beside[r]);
-    const auto optimizer = make_optimizer("adamw", {});
-    const auto request = request_of(o, *optimizer, r);
-    const auto planned = for_rank(plan(model, request, {}), model, request, {});
-    const StepMap map(model, planned.map);
-    GatedCommunicator ranks(std::move(rank.comm), beside[r], counts);
-    Engine engine(model, planned,
-                  {.device = &rank.device,
-                   .store = {.paths = {folder_}, .name = fmt::format("rank{}", r), .temporary = true},
-                   .optimizer = optimizer.get(),
-                   .communicator = &ranks});
-    engine.fill(random_weights(7));
-    const std::vector<std::int32_t> ids(static_cast<std::size_t>(map.options().shape.batch.tokens()) * o.micro_batches, 1);
-    const auto partners = partners_of(map, planned.programs.first, counts);
-    if (r == 0) expected = partners.size();
-    beside[r].begin(partners);
-    engine.step({.tokens = ids, .targets = ids});
-  });
-  for (const auto& error : outcome) ASSERT_EQ(error, "");
+  const auto expected = step_beside(
+      o, folder_, beside, [](const std::string& layer) { return layer.starts_with("layers."); }, counts);
   EXPECT_EQ(o.micro_batches * 4 * (5 * kPieces - 3), expected);  // of the branches of two blocks
   for (const auto& of_rank : beside) EXPECT_EQ(expected, of_rank.met());
 }
 
 TEST_F(TensorPieces, WhatItCannotDoIsRefused) {
-  const auto why = [&](const auto& change) -> std::string {
+  const auto why = [](const auto& change) {
     auto o = of(llama(), 2, 2);
     change(o);
-    try {
-      auto config = o.config;
-      config.place = {.mesh = mesh_of(o), .sequence = o.sequence, .pieces = o.pieces, .cube = o.grid.cube};
-      const auto model = lm::make_model(config);
-      const auto optimizer = make_optimizer(o.optimizer, {});
-      plan(model, request_of(o, *optimizer, 0), {});
-      return "";
-    } catch (const Error& e) {
-      EXPECT_EQ(ErrorKind::refused, e.kind());
-      return e.what();
-    }
+    return refusal_of(o);
   };
   EXPECT_EQ("", why([](TensorRun&) {}));
   EXPECT_EQ("", why([](TensorRun& o) { o.pieces = 24; }));

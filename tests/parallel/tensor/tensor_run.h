@@ -317,6 +317,15 @@ inline lm::ModelConfig llama() {
           .dtype = DType::fp64};
 }
 
+// A model of one block in fp32, for sizes that decide how much memory a run needs.
+inline lm::ModelConfig one_block(const char* family, std::int64_t hidden, std::int64_t ffn, std::int64_t seq_len) {
+  lm::ModelConfig config{.family = lm::family_named(family), .layers = 1, .hidden = hidden, .heads = 8, .ffn = ffn};
+  config.seq_len = seq_len;
+  config.vocab = 256;
+  config.dtype = DType::fp32;
+  return config;
+}
+
 // Norms of q and k or of the blocks' results, and heads with a width of their own.
 inline lm::ModelConfig with_norms(const char* family) {
   auto config = llama();
@@ -373,6 +382,7 @@ class TensorRuns : public FolderTest {
   std::filesystem::path new_store() { return folder_ / std::to_string(runs_++); }
   TensorResult serial(TensorRun o);
   TensorResult expect_serial(TensorRun o, double tolerance);
+  void expect_serial_in_both(TensorRun o);
   // Runs in a new store, which is then removed.
   TensorResult run(TensorRun o) {
     o.store = new_store();
@@ -392,6 +402,28 @@ class TensorRuns : public FolderTest {
         other.recompute = disk;
         expect_same(plain, run(other), disk ? "disk" : "memory");
       }
+  }
+  // A run that has committed these steps and can be resumed.
+  TensorRun stopped_after(std::uint64_t steps, TensorRun o) {
+    o.store = new_store();
+    o.commit_after = steps;
+    run_all(o);
+    o.commit_after = 0;
+    o.resume = true;
+    return o;
+  }
+  // The end of a stopped run, with other ranks or tiles, in a store of its own.
+  TensorResult resume_as(TensorRun other, const TensorRun& stopped) {
+    for (std::uint32_t r = 0; r < stopped.ranks(); ++r) other.reshard_from.push_back(stopped.store / fmt::format("rank{}", r));
+    other.store = new_store();
+    other.resume = true;
+    return run_all(other).front();
+  }
+  // What a run gives that begins after these steps of the whole one.
+  static TensorResult end_of(TensorResult whole, std::ptrdiff_t steps) {
+    whole.losses.erase(whole.losses.begin(), whole.losses.begin() + steps);
+    whole.norms.erase(whole.norms.begin(), whole.norms.begin() + steps);
+    return whole;
   }
   static void expect_same(const TensorResult& a, const TensorResult& b, const std::string& what) {
     ASSERT_EQ(b.refusal, "") << what;
@@ -417,7 +449,11 @@ inline TensorResult TensorRuns::serial(TensorRun o) {
   return run_all(o).front();
 }
 
+inline constexpr double kFp64 = 1e-11, kFp32 = 2e-5;
+
+// After a failure, the cases that follow it in the test are left out.
 inline TensorResult TensorRuns::expect_serial(TensorRun o, double tolerance) {
+  if (HasFailure()) return {};
   const auto one = serial(o);
   o.store = new_store();
   auto all = run_all(o);
@@ -426,6 +462,12 @@ inline TensorResult TensorRuns::expect_serial(TensorRun o, double tolerance) {
   return all.front();
 }
 
-inline constexpr double kFp64 = 1e-11, kFp32 = 2e-5;
+// In fp64, then in fp32 with recomputation.
+inline void TensorRuns::expect_serial_in_both(TensorRun o) {
+  expect_serial(o, kFp64);
+  o.config.dtype = DType::fp32;
+  o.recompute = true;
+  expect_serial(o, kFp32);
+}
 
 }  // namespace terrace::test

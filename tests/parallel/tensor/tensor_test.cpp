@@ -1,13 +1,10 @@
 // Tensor parallelism and sequence parallelism compute what one rank computes: losses, gradient norms, held-out loss and
 // weights, for any family, degree, ZeRO stage and tier.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <fmt/format.h>
 
-#include <terrace/parallel/map/exchange.h>
-
-#include <terrace/tests/parallel/tensor/tensor_run.h>
+#include <terrace/tests/parallel/tensor/tensor_plans.h>
 
 namespace terrace::test {
 namespace {
@@ -26,7 +23,6 @@ TEST_F(TensorTest, EqualsTheSerialModelAtEveryDegree) {
           TensorRun o{.config = config, .tensor_ranks = ranks, .sequence = sequence};
           o.config.tied = tied;
           expect_serial(o, kFp64);
-          if (HasFailure()) return;
         }
 }
 
@@ -61,10 +57,7 @@ TEST_F(TensorTest, CapsAndScalesEqualTheSerialModel) {
     o.config.head_size = 12;
     o.config.vocab_tiles = tiles;
     o.config.query_scalar = 7, o.config.attention_cap = 1.5, o.config.logit_cap = 2;
-    expect_serial(o, kFp64);
-    o.config.dtype = DType::fp32;
-    o.recompute = true;
-    expect_serial(o, kFp32);
+    expect_serial_in_both(o);
   }
 }
 
@@ -82,7 +75,6 @@ TEST_F(TensorTest, NormsOfSumsEqualTheSerialModel) {
         expect_serial(o, kFp64);
         o.config.dtype = DType::fp32;
         expect_serial(o, kFp32);
-        if (HasFailure()) return;
       }
   TensorRun odd{.config = with_norms("olmo2"), .tensor_ranks = 3, .batch = {3, 16}};
   odd.config.heads = 6;
@@ -140,7 +132,6 @@ TEST_F(TensorTest, ComposesWithDataAndPipelineParallelismInEveryStageOnDisk) {
         o.schedule = schedule;
         o.squeezed = o.disk_tier = true;
         expect_serial(o, kFp64);
-        if (HasFailure()) return;
       }
 }
 
@@ -161,50 +152,33 @@ TEST_F(TensorTest, BudgetsOrdersAndStagesChangeNoBit) {
   for (const bool sequence : {false, true}) {
     TensorRun plain{.config = llama(), .tensor_ranks = 4, .sequence = sequence, .micro_batches = 3};
     plain.config.dtype = DType::fp32;
-    const auto run = [&](TensorRun o) {
-      o.store = new_store();
-      return run_all(o).front();
-    };
     const auto expected = run(plain);
     expect_equal(serial(plain), expected, kFp32, "fp32");
-    const auto expect_same = [&](const TensorRun& o, const std::string& what) {
-      const auto found = run(o);
-      EXPECT_EQ(found.refusal, "") << what;
-      EXPECT_EQ(expected.losses, found.losses) << what;
-      EXPECT_EQ(expected.norms, found.norms) << what;
-      EXPECT_EQ(expected.held_out, found.held_out) << what;
-      EXPECT_EQ("", first_difference(expected.weights, found.weights)) << what;
-    };
+    const auto expect_bits = [&](const TensorRun& o, const char* what) { expect_same(expected, run(o), what); };
     if (!without_sequence) without_sequence = expected;
     EXPECT_EQ("", first_difference(without_sequence->weights, expected.weights));
     EXPECT_EQ(without_sequence->losses, expected.losses);
-    expect_same(plain, "again");
+    expect_bits(plain, "again");
     auto o = plain;
     o.squeezed = true;
-    expect_same(o, "squeezed");
+    expect_bits(o, "squeezed");
     o.disk_tier = true;
-    expect_same(o, "on disk");
+    expect_bits(o, "on disk");
     o.recompute = true;
-    expect_same(o, "recomputed");
+    expect_bits(o, "recomputed");
     o = plain;
     o.order = Order::vertical;
-    expect_same(o, "vertical");
+    expect_bits(o, "vertical");
     o = plain;
     o.data = {.zero = 0, .canonical = true};
-    expect_same(o, "canonical");
+    expect_bits(o, "canonical");
   }
   TensorRun plain{.config = gpt2(), .tensor_ranks = 2, .batch = {1, 16}, .data = {.ranks = 2, .zero = 0, .canonical = true}};
   plain.config.dtype = DType::fp32;
-  plain.store = new_store();
-  const auto expected = run_all(plain).front();
+  const auto expected = run(plain);
   for (const std::uint32_t zero : {1U, 2U, 3U}) {
-    auto o = plain;
-    o.data.zero = zero;
-    o.store = new_store();
-    const auto found = run_all(o).front();
-    EXPECT_EQ(expected.losses, found.losses) << zero;
-    EXPECT_EQ(expected.norms, found.norms) << zero;
-    EXPECT_EQ("", first_difference(expected.weights, found.weights)) << zero;
+    plain.data.zero = zero;
+    expect_same(expected, run(plain), fmt::format("ZeRO-{}", zero));
   }
 }
 
@@ -277,13 +251,7 @@ TEST_F(TensorTest, TheLedgerOfNormsOfSumsIsTheFormulaAndThePlan) {
         o.before_use = false;
         o.chunk_elements = 1 << 20;  // a layer is one chunk
         o.store = new_store();
-        const auto common = plan_of(o);
-        const auto model = model_of(config_of(o, 0));
-        const StepMap map(model, common.stages.front().map);
-        std::map<comm::Operation, double> planned;
-        for (const auto& action : common.stages.front().programs.steady.actions)
-          for (const auto& exchange : mapping::exchanges_of(map, action))
-            planned[exchange.operation] += mapping::link_bytes({}, exchange).within;
+        auto planned = planned_bytes(o);
         const std::uint64_t activation = tokens * width * number, heads = whole ? m * n * (recompute ? 3 : 2) : 0;
         // Held by all ranks: the head's norm; in each block two norms of results, two norms before them, and one each of q and
         // k.
@@ -313,33 +281,16 @@ TEST_F(TensorTest, TheLedgerOfNormsOfSumsIsTheFormulaAndThePlan) {
 TEST_F(TensorTest, AStoppedRunGoesOnOnTheSameMeshAndOnAnother) {
   for (const auto& config : {gpt2(), llama(), with_norms("olmo2")}) {
     TensorRun o{.config = config, .tensor_ranks = 2, .data = {.ranks = 2, .zero = 1}, .steps = 4};
-    o.store = new_store();
-    const auto whole = run_all(o).front();
-    o.store = new_store();
-    o.commit_after = 2;
-    run_all(o);
-    auto again = o;
-    again.commit_after = 0;
-    again.resume = true;
-    const auto resumed = run_all(again).front();
-    EXPECT_EQ("", first_difference(whole.weights, resumed.weights));
-    EXPECT_EQ(whole.held_out, resumed.held_out);
-    EXPECT_EQ((std::vector{whole.losses[2], whole.losses[3]}), resumed.losses);
+    const auto whole = end_of(run(o), 2);
+    const auto stopped = stopped_after(2, o);
     for (const auto& [tensor, data] : {std::pair{1U, 2U}, {4U, 1U}, {8U, 1U}, {4U, 2U}}) {
-      auto other = o;
-      other.commit_after = 0;
-      other.resume = true;
+      auto other = stopped;
       other.tensor_ranks = tensor;
       other.data = {.ranks = data, .zero = data > 1 ? 2U : 0U};
       other.micro_batches = o.micro_batches * o.data.ranks / data;
-      for (std::uint32_t r = 0; r < o.ranks(); ++r) other.reshard_from.push_back(o.store / ("rank" + std::to_string(r)));
-      other.store = new_store();
-      const auto found = run_all(other).front();
-      auto expected = whole;
-      expected.losses = {whole.losses[2], whole.losses[3]};
-      expected.norms = {whole.norms[2], whole.norms[3]};
-      expect_equal(expected, found, kFp64, name_of(other));
+      expect_equal(whole, resume_as(other, stopped), kFp64, name_of(other));
     }
+    expect_same(whole, run_all(stopped).front(), "the same mesh");
   }
 }
 
@@ -351,29 +302,15 @@ TEST_F(TensorTest, AMeshWithoutTheModelsTwinsIsRefused) {
   auto request = request_of(o, *optimizer, 0);
   EXPECT_TRUE(plan(model, request, {}).fits);
   request.mesh = {.part = 4};
-  try {
-    static_cast<void>(plan(model, request, {}));
-    ADD_FAILURE() << "it was accepted";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("the model was made for one of part 2 × twin 2"));
-  }
+  EXPECT_THAT(thrown_by([&] { static_cast<void>(plan(model, request, {})); }).what(),
+              HasSubstr("the model was made for one of part 2 × twin 2"));
 }
 
 TEST_F(TensorTest, WhatItCannotDoIsRefused) {
-  const auto why = [&](const auto& change) -> std::string {
+  const auto why = [](const auto& change) {
     TensorRun o{.config = llama(), .tensor_ranks = 2};
     change(o);
-    try {
-      auto config = o.config;
-      config.place = {.mesh = {.part = o.tensor_ranks}, .sequence = o.sequence};
-      const auto model = lm::make_model(config);
-      const auto optimizer = make_optimizer(o.optimizer, {});
-      plan(model, request_of(o, *optimizer, 0), {});
-      return "";
-    } catch (const Error& e) {
-      EXPECT_EQ(ErrorKind::refused, e.kind());
-      return e.what();
-    }
+    return refusal_of(o);
   };
   EXPECT_EQ("", why([](TensorRun&) {}));
   EXPECT_THAT(why([](TensorRun& o) { o.tensor_ranks = 3; }),

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <terrace/examples/lm/models/adapters.h>
-#include <terrace/tests/parallel/tensor/tensor_run.h>
+#include <terrace/tests/parallel/tensor/tensor_plans.h>
 
 namespace terrace::test {
 namespace {
@@ -25,7 +25,6 @@ TEST_F(AttentionTiles, EqualTheWholeLayer) {
         o.config.dtype = DType::fp32;
         o.config.window = tiles == 3 ? 5 : 0;
         expect_serial(o, kFp32);
-        if (HasFailure()) return;
       }
 }
 
@@ -45,7 +44,6 @@ TEST_F(AttentionTiles, ComposeWithTensorDataContextAndPipelineParallelism) {
         o.schedule = schedule;
         o.disk_tier = o.squeezed = zero == 3;
         expect_serial(o, kFp64);
-        if (HasFailure()) return;
       }
 }
 
@@ -63,7 +61,6 @@ TEST_F(AttentionTiles, OfBlocksWithSkipsEqualTheWholeLayer) {
       o.recompute = recompute;
       o.disk_tier = o.squeezed = recompute;
       expect_serial(o, kFp64);
-      if (HasFailure()) return;
     }
 }
 
@@ -78,7 +75,6 @@ TEST_F(AttentionTiles, WithNormsOrSeveralBiasesEqualTheWholeLayer) {
         o.recompute = tensor == 2;
         o.disk_tier = o.squeezed = tensor == 1;
         expect_serial(o, kFp64);
-        if (HasFailure()) return;
       }
 }
 
@@ -95,7 +91,6 @@ TEST_F(AttentionTiles, WithAdaptersEqualTheWholeLayer) {
         o.disk_tier = o.squeezed = tensor == 1;
         o.schedule = tensor == 2 ? "" : "zb-h1";
         expect_serial(o, kFp64);
-        if (HasFailure()) return;
       }
 }
 
@@ -114,25 +109,14 @@ TEST_F(AttentionTiles, BesideExchangesInPiecesEqualTheWholeLayer) {
         o.disk_tier = o.squeezed = adapts;
         o.schedule = pieces == 2 ? "zb-h1" : "";
         expect_serial(o, kFp64);
-        if (HasFailure()) return;
       }
 }
 
 // A model of one block whose attention matrices are much larger than all else.
 TensorRun with_large_matrices(const char* family) {
-  const bool gpt = std::string_view(family) == "gpt2";
-  TensorRun o{.config = {.family = lm::family_named(family),
-                         .layers = 1,
-                         .hidden = 3072,
-                         .heads = 8,
-                         .kv_heads = gpt ? 0 : 8,
-                         .ffn = 64,
-                         .seq_len = 8,
-                         .vocab = 256,
-                         .vocab_tiles = 4,
-                         .attention_tiles = 32,
-                         .dtype = DType::fp32}};
-  o.batch = {1, 8};
+  TensorRun o{.config = one_block(family, 3072, 64, 8), .batch = {1, 8}};
+  o.config.vocab_tiles = 4;
+  o.config.attention_tiles = 32;
   o.steps = 2;
   return o;
 }
@@ -166,47 +150,22 @@ TEST_F(AttentionTiles, AStoppedRunGoesOnWithAnotherNumberOfTiles) {
     TensorRun o{.config = family};
     o.config.attention_tiles = 4;
     o.steps = 4;
-    const auto whole = run(o);
-    o.commit_after = 2;
-    o.store = new_store();
-    run_all(o);
-    const auto stopped = o.store / "rank0";
-    o.commit_after = 0;
-    o.resume = true;
-    o.reshard_from = {stopped};
+    const auto whole = end_of(run(o), 2);
+    const auto stopped = stopped_after(2, o);
     for (const std::uint32_t later : {1U, 2U}) {
-      auto again = o;
+      auto again = stopped;
       again.config.attention_tiles = later;
-      again.store = new_store();
-      auto expected = whole;
-      expected.losses.erase(expected.losses.begin(), expected.losses.begin() + 2);
-      expected.norms.erase(expected.norms.begin(), expected.norms.begin() + 2);
-      expect_equal(expected, run_all(again).front(), kFp64, fmt::format("{} tiles", later));
+      expect_equal(whole, resume_as(again, stopped), kFp64, fmt::format("{} tiles", later));
     }
   }
 }
 
-std::string refusal_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::refused);
-    return e.what();
-  }
-  return "";
-}
-
 TEST_F(AttentionTiles, WhatTheyCannotDoIsRefused) {
-  const auto why = [&](const auto& change) {
+  const auto why = [](const auto& change) {
     TensorRun o{.config = llama(), .tensor_ranks = 2, .sequence = true};
     o.config.attention_tiles = 2;
     change(o);
-    return refusal_of([&] {
-      auto config = o.config;
-      config.place = {.mesh = mesh_of(o), .sequence = o.sequence, .pieces = o.pieces, .cube = o.grid.cube};
-      const auto optimizer = make_optimizer(o.optimizer, {});
-      static_cast<void>(plan(lm::make_model(config), request_of(o, *optimizer, 0), {}));
-    });
+    return refusal_of(o);
   };
   EXPECT_EQ("", why([](TensorRun&) {}));
   EXPECT_THAT(why([](TensorRun& o) { o.config.attention_tiles = 5; }), HasSubstr("do not divide"));

@@ -4,6 +4,7 @@
 #include <terrace/examples/lm/models/adapters.h>
 #include <terrace/parallel/model/param_tiles.h>
 #include <terrace/tests/parallel/tensor/tensor_run.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 namespace {
@@ -48,7 +49,6 @@ TEST_F(MlpTiles, WithNormsOfTheResultEqualTheWholeLayer) {
           o.disk_tier = o.squeezed = tensor == 1;
           if (o.config.attention_tiles == 3) o.config.attention_tiles = 1;
           expect_serial(o, kFp64);
-          if (HasFailure()) return;
         }
 }
 
@@ -72,7 +72,6 @@ TEST_F(MlpTiles, WithSeveralBiasesEqualTheWholeLayer) {
       o.disk_tier = o.squeezed = tensor == 1;
       o.schedule = rows == 1 ? "zb-h1" : "";
       expect_serial(o, kFp64);
-      if (HasFailure()) return;
     }
 }
 
@@ -90,7 +89,6 @@ TEST_F(MlpTiles, WithNormsOfTheResultAndSequenceParallelismEqualTheWholeLayer) {
       o.schedule = rows == 3 ? "zb-h1" : "";
       o.data = {.ranks = 2, .zero = features};
       expect_serial(o, kFp64);
-      if (HasFailure()) return;
     }
 }
 
@@ -109,7 +107,6 @@ TEST_F(MlpTiles, WithAdaptersEqualTheWholeLayer) {
         o.disk_tier = o.squeezed = tensor == 1;
         o.schedule = tensor == 2 ? "" : "zb-h1";
         expect_serial(o, kFp64);
-        if (HasFailure()) return;
       }
 }
 
@@ -128,7 +125,6 @@ TEST_F(MlpTiles, ComposeWithTensorDataAndPipelineParallelism) {
         o.schedule = schedule;
         o.disk_tier = o.squeezed = zero == 3;
         expect_serial(o, kFp64);
-        if (HasFailure()) return;
       }
 }
 
@@ -144,7 +140,6 @@ TEST_F(MlpTiles, TilesOfRowsEqualTheWholeLayer) {
         expect_serial(o, kFp64);
         o.config.dtype = DType::fp32;
         expect_serial(o, kFp32);
-        if (HasFailure()) return;
       }
 }
 
@@ -161,22 +156,13 @@ TEST_F(MlpTiles, TilesOfRowsCompose) {
         o.schedule = schedule;
         o.disk_tier = o.squeezed = zero == 3;
         expect_serial(o, kFp64);
-        if (HasFailure()) return;
       }
 }
 
 // For a long sequence, the inner activations of the feed-forward layer need most of the device's memory, unless they are in
 // tiles.
 TEST_F(MlpTiles, TilesOfRowsNeedTheActivationsOfATileWithTheSameBits) {
-  TensorRun o{.config = {.family = lm::family_named("llama"),
-                         .layers = 1,
-                         .hidden = 16,
-                         .heads = 2,
-                         .ffn = 512,
-                         .seq_len = 1024,
-                         .vocab = 256,
-                         .dtype = DType::fp32}};
-  o.batch = {1, 1024};
+  TensorRun o{.config = one_block("llama", 16, 512, 1024), .batch = {1, 1024}};
   o.steps = 2;
   const auto whole = run(o);
   const std::uint64_t inner = 1024 * 512 * 4;  // gate and up make two of these, the product another one
@@ -195,15 +181,8 @@ TEST_F(MlpTiles, TilesOfRowsNeedTheActivationsOfATileWithTheSameBits) {
 
 // A tile of more than a million elements has its own run of chunks.
 TensorRun with_large_tiles(const char* family) {
-  TensorRun o{.config = {.family = lm::family_named(family),
-                         .layers = 1,
-                         .hidden = 512,
-                         .heads = 8,
-                         .ffn = 8192,
-                         .seq_len = 16,
-                         .vocab = 256,
-                         .mlp_tiles = 4,
-                         .dtype = DType::fp32}};
+  TensorRun o{.config = one_block(family, 512, 8192, 16)};
+  o.config.mlp_tiles = 4;
   o.steps = 2;
   return o;
 }
@@ -257,34 +236,15 @@ TEST_F(MlpTiles, AStoppedRunGoesOnWithAnotherNumberOfTiles) {
     for (const std::uint32_t later : {1U, 2U}) {
       auto o = with_large_tiles(family);
       o.config.hidden = 128;
-      o.commit_after = 1;
-      o.store = new_store();
-      run_all(o);
-      const auto stopped = o.store / "rank0";
-      o.commit_after = 0;
-      o.resume = true;
+      const auto stopped = stopped_after(1, o);
+      o = stopped;
       o.config.mlp_tiles = later;
-      o.reshard_from = {stopped};
-      o.store = new_store();
-      const auto resumed = run_all(o).front();
+      const auto resumed = resume_as(o, stopped);
       auto whole = with_large_tiles(family);
       whole.config.hidden = 128;
       whole.config.mlp_tiles = 1;
-      auto expected = run(whole);
-      expected.losses.erase(expected.losses.begin());  // the first step ran before the resume
-      expected.norms.erase(expected.norms.begin());
-      expect_equal(expected, resumed, kFp32, fmt::format("{} resumed with {} tiles", family, later));
+      expect_equal(end_of(run(whole), 1), resumed, kFp32, fmt::format("{} resumed with {} tiles", family, later));
     }
-}
-
-std::string refusal_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::refused);
-    return e.what();
-  }
-  return "";
 }
 
 TEST(MlpTilesRefused, NumbersThatDoNotDivide) {

@@ -1,5 +1,8 @@
 // A vocabulary in tiles trains what the whole table trains, in a device budget that holds one tile.
+#include <gmock/gmock.h>
+
 #include <terrace/tests/parallel/tensor/tensor_run.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
 namespace {
@@ -40,21 +43,14 @@ TEST_F(VocabTiles, ComposeWithTensorDataAndPipelineParallelism) {
         o.schedule = schedule;
         o.disk_tier = o.squeezed = zero == 3;
         expect_serial(o, kFp64);
-        if (HasFailure()) return;
       }
 }
 
 // Tiles and products of more than a million elements have their own runs of chunks, of which the device holds one at a time.
 TensorRun with_large_units() {
-  TensorRun o{.config = {.family = lm::family_named("gpt2"),
-                         .layers = 1,
-                         .hidden = 1024,
-                         .heads = 8,
-                         .ffn = 2048,
-                         .seq_len = 16,
-                         .vocab = 8195,
-                         .vocab_tiles = 4,
-                         .dtype = DType::fp32}};
+  TensorRun o{.config = one_block("gpt2", 1024, 2048, 16)};
+  o.config.vocab = 8195;
+  o.config.vocab_tiles = 4;
   o.steps = 2;
   o.micro_batches = 2;
   return o;
@@ -99,23 +95,13 @@ TEST_F(VocabTiles, LargeUnitsGiveTheSameBitsInEveryStage) {
 
 TEST_F(VocabTiles, AStoppedRunGoesOnWithAnotherNumberOfTiles) {
   auto o = with_large_units();
-  o.steps = 2;
-  o.commit_after = 1;
-  o.store = new_store();
-  run_all(o);
-  const auto stopped = o.store / "rank0";
-  o.commit_after = 0;
-  o.resume = true;
+  const auto stopped = stopped_after(1, o);
+  o = stopped;
   o.config.vocab_tiles = 1;
-  o.reshard_from = {stopped};
-  o.store = new_store();
-  const auto resumed = run_all(o).front();
+  const auto resumed = resume_as(o, stopped);
   auto whole = with_large_units();
   whole.config.vocab_tiles = 1;
-  auto expected = run(whole);
-  expected.losses.erase(expected.losses.begin());  // the first step ran before the resume
-  expected.norms.erase(expected.norms.begin());
-  expect_equal(expected, resumed, kFp32, "resumed without tiles");
+  expect_equal(end_of(run(whole), 1), resumed, kFp32, "resumed without tiles");
 }
 
 // 8-bit moments have a scale for each 256 elements, and the second tile begins in the middle of such a block.
@@ -123,21 +109,11 @@ TEST_F(VocabTiles, OtherTilesOfCodedMomentsAreRefusedAsSuch) {
   auto o = with_large_units();
   o.recipe = "8bit";
   o.config.hidden = 1040;
-  o.commit_after = 1;
-  o.store = new_store();
-  run_all(o);
-  o.resume = true;
-  o.reshard_from = {o.store / "rank0"};
-  o.store = new_store();
+  const auto stopped = stopped_after(1, o);
+  o = stopped;
   o.config.vocab_tiles = 1;
-  try {
-    run_all(o);
-    ADD_FAILURE() << "it was accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::refused);
-    EXPECT_NE(std::string(error.what()).find("because this run has other ranks or other tiles"), std::string::npos)
-        << error.what();
-  }
+  EXPECT_THAT(refusal_of([&] { resume_as(o, stopped); }),
+              testing::HasSubstr("because this run has other ranks or other tiles"));
 }
 
 TEST_F(VocabTiles, OptimizersOfWholeMatricesUpdateTiles) {
@@ -151,13 +127,8 @@ TEST(VocabTilesRefused, MoreTilesThanRows) {
   auto config = gpt2();
   for (const std::uint32_t tiles : {0U, 17U, 300U}) {
     config.vocab_tiles = tiles;
-    try {
-      lm::make_model(config);
-      FAIL() << tiles;
-    } catch (const Error& e) {
-      EXPECT_EQ(e.kind(), ErrorKind::refused);
-      EXPECT_NE(std::string(e.what()).find("vocab_tiles must be 1 to 16 for 257 rows"), std::string::npos) << e.what();
-    }
+    EXPECT_THAT(refusal_of([&] { lm::make_model(config); }), testing::HasSubstr("vocab_tiles must be 1 to 16 for 257 rows"))
+        << tiles;
   }
 }
 

@@ -2,7 +2,6 @@
 // averaged between the steps.
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <map>
 #include <memory>
 

@@ -1,5 +1,5 @@
 // A run that was committed by some ranks resumes on others: the state is the same on every layout of ranks.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +15,7 @@
 #include <terrace/tests/support/faulty_files.h>
 
 #include <terrace/tests/parallel/zero/data_parallel_run.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
@@ -114,13 +115,8 @@ TEST_F(Reshard, PackedStateOfAnEarlierVersionIsNotGuessed) {
   }
   state::CommittedState state(std::array{options});
   chunk.ranges = {{"rows of layers.0.experts.0.w1", 0, 8, 0}};
-  try {
-    state.read(chunk, rules::Format::packed, 0, buffer.of(kPageBytes));
-    ADD_FAILURE() << "it was read";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::refused);
-    EXPECT_NE(std::string(error.what()).find("an earlier version wrote its stores"), std::string::npos) << error.what();
-  }
+  EXPECT_THAT(test::refusal_of([&] { state.read(chunk, rules::Format::packed, 0, buffer.of(kPageBytes)); }),
+              testing::HasSubstr("an earlier version wrote its stores"));
 }
 
 // The ranks copy one after another, which takes longer than ranks wait for each other in a step.

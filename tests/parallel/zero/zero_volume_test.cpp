@@ -1,8 +1,6 @@
 // Data parallelism sends and holds exactly the bytes of its formulas; the program shows what overlaps.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
 #include <terrace/tests/doubles/ledger.h>
 
 #include <terrace/tests/parallel/zero/data_parallel_run.h>

@@ -1,7 +1,5 @@
 #include <terrace/tests/support/gpu/stacks.h>
 
-#include <cstdint>
-
 // Preserves what a function may expect after a call (System V ABI): six registers and the stack. The floating-point modes never
 // change. A new stack starts with its argument and its function in two of the registers.
 extern "C" void terrace_switch_stacks(void** left, void* entered);

@@ -1,7 +1,6 @@
 #include <terrace/examples/lm/chat/jinja/lexer.h>
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/tokenizer/words/byte_letters.h>
 #include <terrace/examples/lm/tokenizer/words/unicode.h>
 
@@ -32,8 +32,7 @@ Bpe::Bpe(const BpeParts& parts)
       words_(parts.ignore_merges ? parts.vocabulary.size() : 0),
       merges_(parts.merges.size()) {
   if (parts.merges.size() >= kNoRank)
-    throw Error(fmt::format("{} merges are too many; at most {} are supported", parts.merges.size(), kNoRank - 1),
-                ErrorKind::refused);
+    throw base::Refused(fmt::format("{} merges are too many; at most {} are supported", parts.merges.size(), kNoRank - 1));
   ids_.reserve(parts.vocabulary.size());
   for (const auto& [spelling, id] : parts.vocabulary) {
     if (id >= most_ids(parts.vocabulary.size()))

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/json_text.h>
+#include <terrace/core/base/refused.h>
 
 namespace terrace::lm {
 namespace {
@@ -84,8 +84,7 @@ void PieceSource::each_text(const Piece& piece, const std::string& field,
     at = end + 1;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const auto refuse = [&](const std::string& why) {
-      throw Error(fmt::format("{}, the line at byte {}: {}", files_[piece.begin.file].path.string(), begin, why),
-                  ErrorKind::refused);
+      throw base::Refused(fmt::format("{}, the line at byte {}: {}", files_[piece.begin.file].path.string(), begin, why));
     };
     nlohmann::json object;
     try {
@@ -115,9 +114,9 @@ std::optional<Piece> PieceSource::next(InputPlace& place) {
       return piece;
     }
     if (wanted > kMostPieceBytes)
-      throw Error(fmt::format("{}, from byte {} on: {} of more than {} bytes", file.path.string(), place.offset,
-                              lines ? "a line" : "a text that this tokenizer cannot encode in parts,", kMostPieceBytes),
-                  ErrorKind::refused);
+      throw base::Refused(fmt::format("{}, from byte {} on: {} of more than {} bytes", file.path.string(), place.offset,
+                                      lines ? "a line" : "a text that this tokenizer cannot encode in parts,",
+                                      kMostPieceBytes));
     window = window.substr(0, wanted);
     if (const auto end = end_of_piece(window, lines); end > 0) {
       piece.bytes = window.substr(0, end);

@@ -1,8 +1,8 @@
 // Replaces regex_pcre2.cpp if PCRE2 is not installed.
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/tokenizer/words/regex.h>
 
 namespace terrace::lm {
@@ -12,10 +12,10 @@ struct Regex::Compiled {};
 bool Regex::available() { return false; }
 
 Regex::Regex(std::string_view expression) {
-  throw Error(fmt::format("the tokenizer cuts words with the regular expression {}, which needs PCRE2\n  install libpcre2-dev "
-                          "and build terrace again",
-                          base::printable(expression)),
-              ErrorKind::refused);
+  throw base::Refused(
+      fmt::format("the tokenizer cuts words with the regular expression {}, which needs PCRE2\n  install libpcre2-dev "
+                  "and build terrace again",
+                  base::printable(expression)));
 }
 Regex::~Regex() = default;
 Regex::Regex(Regex&&) noexcept = default;

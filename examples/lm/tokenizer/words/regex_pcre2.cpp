@@ -5,12 +5,11 @@
 #include <array>
 #include <cstdint>
 #include <new>
-#include <utility>
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
+#include <terrace/core/base/refused.h>
 #include <terrace/examples/lm/tokenizer/words/regex.h>
 
 namespace terrace::lm {
@@ -85,9 +84,8 @@ Code code_of(std::string_view expression, const std::string& own, std::uint32_t 
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(own.data()), own.size(), kOptions | more_options, &error, &offset, nullptr),
       pcre2_code_free);
   if (!code)
-    throw Error(
-        fmt::format("the tokenizer's regular expression {} is not valid: {}", base::printable(expression), message_of(error)),
-        ErrorKind::refused);
+    throw base::Refused(
+        fmt::format("the tokenizer's regular expression {} is not valid: {}", base::printable(expression), message_of(error)));
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // if this fails, matching is only slower
   return code;
 }

@@ -1,7 +1,5 @@
 #include <terrace/examples/lm/tokenizer/words/word_encoder.h>
 
-#include <algorithm>
-
 namespace terrace::lm {
 
 void WordEncoder::merge_unknown(const Bpe& bpe, std::span<Word> block) {
