@@ -34,7 +34,7 @@ void LearnedPolicy::prefetch_coming(Residency& residency, std::uint64_t requests
     --requests;
     for (const auto& use : request.uses) {
       if (!needs_content(use.access) || !residency.has_content(use.chunk) || written(use.chunk)) continue;
-      if (!residency.prefetch(use.chunk, request.tier, Clock{}, moves)) return false;
+      if (!residency.prefetch(use.chunk, request.tier, moves)) return false;
     }
     return true;
   });

@@ -105,9 +105,9 @@ void Residency::demand_grantable(std::span<const Use> uses, Tier tier) const {
   demand_written_once(uses);
 }
 
-Residency::Granted Residency::acquire(std::span<const Use> uses, Tier tier, const Clock& not_before, std::vector<Move>& moves) {
+Residency::Granted Residency::acquire(std::span<const Use> uses, Tier tier, std::vector<Move>& moves) {
   demand_grantable(uses, tier);
-  Order order{not_before, moves, tier == Tier::device ? uses : std::span<const Use>{}, {}};
+  Order order{.moves = moves, .sources = tier == Tier::device ? uses : std::span<const Use>{}};
 
   // Requested chunks must not become victims. A request that can never fit is refused before anything changes.
   auto total = pinned_bytes_[tier];
@@ -232,18 +232,18 @@ void Residency::drop(ChunkId chunk) {
   }
 }
 
-bool Residency::offload(ChunkId chunk, const Clock& not_before, std::vector<Move>& moves) {
+bool Residency::offload(ChunkId chunk, std::vector<Move>& moves) {
   const ChunkId unit = head(chunk, Tier::device);
   if (!copy(unit, Tier::device).placed) return true;
   if (at(unit).unit[Tier::device].pins > 0) return false;
-  Order order{not_before, moves, {}, {}};
+  Order order{.moves = moves};
   return evict(unit, Tier::device, order);
 }
 
 void Residency::flush(ChunkId chunk, const Clock& not_before, std::vector<Move>& moves) {
   if (!at(chunk).content) broken(chunk, "is flushed but has no content");
   if (at(chunk).writing) broken(chunk, "is flushed while a lease writes it");
-  Order order{not_before, moves, {}, {}};
+  Order order{.moves = moves, .not_before = not_before};
   if (!bring(chunk, Tier::disk, order)) throw does_not_fit(*order.shortage);
 }
 

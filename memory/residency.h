@@ -67,29 +67,29 @@ class Residency {
     Clock after;                         // reached once all content has arrived and all earlier users of the places are done
   };
   // All or nothing: gives every use a place in `tier` (device or host) and pins it until release(). Emits the moves that bring
-  // content and make room; each also waits for `not_before`, which paces prefetching. Chunks of one run get contiguous places
-  // on the device. Steps: (1) take what is there, (2) make room by evicting other chunks, (3) if the bytes suffice but every
-  // hole is too small, evict everything unpinned and place all uses again, (4) else DoesNotFit. A chunk to be overwritten loses
-  // its old content at once, even if the request then does not fit.
-  Granted acquire(std::span<const Use> uses, Tier tier, const Clock& not_before, std::vector<Move>& moves);
+  // content and make room. Chunks of one run get contiguous places on the device. Steps: (1) take what is there, (2) make room
+  // by evicting other chunks, (3) if the bytes suffice but every hole is too small, evict everything unpinned and place all uses
+  // again, (4) else DoesNotFit. A chunk to be overwritten loses its old content at once, even if the request then does not fit.
+  Granted acquire(std::span<const Use> uses, Tier tier, std::vector<Move>& moves);
   // Ends the uses; `last` is the clock of the operation that used them, for which later moves wait. A written chunk is then
   // valid in this tier only; its other copies are dropped.
   void release(std::span<const Use> uses, Tier tier, const Clock& last);
   // A hint: brings content into `tier` (through the host if needed) unless that evicts something needed sooner. True if the
   // content is there or on its way.
-  bool prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
+  bool prefetch(ChunkId chunk, Tier tier, std::vector<Move>& moves);
   // A hint for a chunk without content: reserves its place now, so that the write need not wait for evictions. It never
   // evicts a chunk that is needed sooner, or one from the host. The place may be taken again, like any place that is not in
   // use. With a disk tier below the host, however small, it does nothing and returns true. False: no place now; it may be
   // called again.
-  bool place_ahead(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
+  bool place_ahead(ChunkId chunk, Tier tier, std::vector<Move>& moves);
   // The opposite hint: frees the chunk's place on the device now, and sends its content down if no other tier has it, making
   // room below as an eviction does. Does nothing if the chunk is in use or there is no room below. True if the chunk is not on
   // the device any more, or on its way out.
-  bool offload(ChunkId chunk, const Clock& not_before, std::vector<Move>& moves);
+  bool offload(ChunkId chunk, std::vector<Move>& moves);
   // Drops the content: all copies, without writing back. Disk places of state chunks stay reserved.
   void drop(ChunkId chunk);
-  // Makes the disk copy valid and keeps the other copies (for a commit). Emits no move if it already is.
+  // Makes the disk copy valid and keeps the other copies (for a commit). Emits no move if it already is. Moves also wait for
+  // `not_before`.
   void flush(ChunkId chunk, const Clock& not_before, std::vector<Move>& moves);
 
   [[nodiscard]] bool valid(ChunkId chunk, Tier tier) const { return copy(chunk, tier).valid; }
@@ -152,10 +152,10 @@ class Residency {
   };
   // The context of one call: where its moves go, and what they wait for.
   struct Order {
-    const Clock& not_before;
     std::vector<Move>& moves;
-    std::span<const Use> sources;      // uses whose host copies may go to disk if nothing else can be evicted
-    std::optional<Shortage> shortage;  // why it failed
+    std::span<const Use> sources = {};      // uses whose host copies may go to disk if nothing else can be evicted
+    Clock not_before = {};                  // moves wait for it, too
+    std::optional<Shortage> shortage = {};  // why it failed
   };
   struct Victims {
     std::vector<ChunkId> device, host;

@@ -7,14 +7,14 @@
 
 namespace terrace::memory {
 
-bool Residency::prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves) {
+bool Residency::prefetch(ChunkId chunk, Tier tier, std::vector<Move>& moves) {
   if (tier == Tier::disk) throw std::logic_error("residency: prefetch() to disk; use flush()");
   if (!at(chunk).content) return false;
   if (at(chunk).writing || copy(chunk, tier).valid) return copy(chunk, tier).valid;
   const auto victims = plan_prefetch(chunk, tier);
   if (!victims) return false;
 
-  Order order{not_before, moves, {}, {}};
+  Order order{.moves = moves};
   if (!evict_all(*victims, order) || !bring(chunk, tier, order))
     throw std::logic_error("residency: a planned prefetch did not fit");
   policy_.used(chunk, tier);
@@ -22,7 +22,7 @@ bool Residency::prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std:
   return true;
 }
 
-bool Residency::place_ahead(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves) {
+bool Residency::place_ahead(ChunkId chunk, Tier tier, std::vector<Move>& moves) {
   if (tier == Tier::disk) throw std::logic_error("residency: place_ahead() on disk; use reserve_on_disk()");
   // With a disk below the host, a chunk that leaves the device early may push others from the host to the disk: measured in
   // plans, that costs more than it saves.
@@ -31,7 +31,7 @@ bool Residency::place_ahead(ChunkId chunk, Tier tier, const Clock& not_before, s
   if (at(chunk).content) return false;
   const auto victims = plan_prefetch(chunk, tier);
   if (!victims) return false;
-  Order order{not_before, moves, {}, {}};
+  Order order{.moves = moves};
   const ChunkId unit = head(chunk, tier);
   if (!evict_all(*victims, order) || !room(unit, tier, order)) throw std::logic_error("residency: a planned place was taken");
   at(unit).unit[tier].promised = true;

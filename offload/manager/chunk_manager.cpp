@@ -215,7 +215,7 @@ ChunkManager::Impl::Grant ChunkManager::Impl::grant(std::span<const Use> uses, T
     decide(lock, stop, [&](std::vector<Move>& moves) {
       wait_for_leases(lock, stop, [&] { return free_for(uses, claimed); });
       try {
-        granted = residency.acquire(uses, tier, Clock{}, moves);
+        granted = residency.acquire(uses, tier, moves);
       } catch (const memory::DoesNotFit&) {
         claim_emptied(uses, claimed);
         throw;
@@ -402,7 +402,7 @@ void ChunkManager::prefetch(ChunkId chunk, Tier tier) {
     impl_->demand_known(chunk);
     if (impl_->holders[index(chunk)].writer) return;  // a writer uses it in its present tier
     std::vector<Move> moves;
-    impl_->residency.prefetch(chunk, tier, Clock{}, moves);
+    impl_->residency.prefetch(chunk, tier, moves);
     impl_->decided.insert(impl_->decided.end(), moves.begin(), moves.end());
   }
   impl_->issue_decided();

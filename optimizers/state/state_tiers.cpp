@@ -48,7 +48,7 @@ void StateTiers::run(Stream& stream, std::span<const Use> uses, Tier tier, const
   std::vector<Move> moves;
   memory::Residency::Granted granted;
   try {
-    granted = residency_.acquire(uses, tier, Clock{}, moves);
+    granted = residency_.acquire(uses, tier, moves);
   } catch (...) {
     issue(moves);  // they were decided, and later decisions build on them
     throw;

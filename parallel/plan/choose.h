@@ -3,7 +3,8 @@
 //
 // Candidates are walked and timed by the planner's own simulator, with the same budgets and the same machine profile, but with
 // coarse chunks and few steps, so that each takes milliseconds. The best few are compared with fine chunks. The plan of the
-// chosen candidate is exact. With a thread pool, independent candidates are simulated in parallel; the choice does not depend on it.
+// chosen candidate is exact. With a thread pool, independent candidates are simulated in parallel; the choice does not depend
+// on it.
 //
 // Pure. Threads: any. Errors: Error(ErrorKind::refused) for requests that make no sense.
 #pragma once

@@ -53,8 +53,8 @@ bool Walk::retry(std::deque<Pending>& queue, Sink& sink) {
   for (; !queue.empty(); queue.pop_front()) {
     const auto [chunk, tier] = queue.front();
     moves_.clear();
-    const bool there = residency_.has_content(chunk) ? residency_.prefetch(chunk, tier, Clock{}, moves_)
-                                                     : residency_.place_ahead(chunk, tier, Clock{}, moves_);
+    const bool there =
+        residency_.has_content(chunk) ? residency_.prefetch(chunk, tier, moves_) : residency_.place_ahead(chunk, tier, moves_);
     for (const auto& move : moves_) sink.move(move);
     if (!there) return false;
   }
@@ -169,7 +169,7 @@ memory::Residency::Granted Walk::acquire(const Action& action, std::span<const U
   moves_.clear();
   memory::Residency::Granted granted;
   try {
-    granted = residency_.acquire(uses, tier, Clock{}, moves_);
+    granted = residency_.acquire(uses, tier, moves_);
   } catch (const memory::DoesNotFit& e) {
     if (filled_.empty()) throw memory::DoesNotFit(e.tier, e.missing_bytes, to_text(action) + ": " + e.what());
     for (const auto& move : moves_) sink.move(move);
@@ -186,7 +186,7 @@ void Walk::drop_dead(std::uint64_t at) {
 
 void Walk::offload(const Action& action, Sink& sink) {
   moves_.clear();
-  for (const auto chunk : map_.offloaded_behind(action.layer, action.micro_batch)) residency_.offload(chunk, Clock{}, moves_);
+  for (const auto chunk : map_.offloaded_behind(action.layer, action.micro_batch)) residency_.offload(chunk, moves_);
   for (const auto& move : moves_) sink.move(move);
 }
 

@@ -161,13 +161,13 @@ TEST(Belady, MissesAsSeldomAsTheBestOfAllPolicies) {
     std::vector<Move> moves;
     for (std::uint32_t c = 0; c < chunks; ++c) {
       const Use fill[] = {{residency.add(kPageBytes, ChunkKind::parameter, memory::End::low), Access::overwrite}};
-      residency.acquire(fill, Tier::host, {}, moves);
+      residency.acquire(fill, Tier::host, moves);
       residency.release(fill, Tier::host, {});
     }
     for (std::size_t p = 0; p < trace.size(); ++p) {
       belady.set_position(p);
       const Use use[] = {{id(trace[p]), Access::read}};
-      residency.acquire(use, Tier::device, {}, moves);
+      residency.acquire(use, Tier::device, moves);
       residency.release(use, Tier::device, Clock::after(Lane::compute, p + 1));
     }
     EXPECT_EQ(residency.traffic().uploads, fewest_misses(trace, places));

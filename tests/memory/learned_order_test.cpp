@@ -158,13 +158,13 @@ class Machine {
       : residency_({static_cast<std::uint64_t>(places) * kPageBytes, host, disk}, policy) {
     for (std::uint32_t c = 0; c < chunks; ++c) {
       const Use fill[] = {{residency_.add(kPageBytes, ChunkKind::activation, memory::End::low), Access::overwrite}};
-      residency_.acquire(fill, Tier::host, {}, moves_);
+      residency_.acquire(fill, Tier::host, moves_);
       residency_.release(fill, Tier::host, {});
     }
   }
   void use(const Step& step) {
     const Use uses[] = {{id(step.chunk), step.access}};
-    residency_.acquire(uses, Tier::device, {}, moves_);
+    residency_.acquire(uses, Tier::device, moves_);
     residency_.release(uses, Tier::device, Clock::after(Lane::compute, ++now_));
     residency_.check();
   }

@@ -176,7 +176,7 @@ class Life {
     const bool must = leases_.empty() && legal(uses, tier);
     try {
       if (learned_) learned_->requested(uses, tier);
-      auto granted = residency_->acquire(uses, tier, pace(), moves_);
+      auto granted = residency_->acquire(uses, tier, moves_);
       demand(granted.offsets.size() == uses.size(), "an offset a use");
       carry_out();
       for (std::size_t i = 0; i < uses.size(); ++i) {
@@ -242,19 +242,19 @@ class Life {
     const ChunkId c = any();
     const Tier tier = one_in(3) ? Tier::host : Tier::device;
     if (!residency_->has_content(c)) return place_ahead(c, tier);
-    const bool there = residency_->prefetch(c, tier, pace(), moves_);
+    const bool there = residency_->prefetch(c, tier, moves_);
     demand(there == residency_->valid(c, tier), "a prefetch says whether it is there");
     demand(there || moves_.empty(), "a refused prefetch moves nothing");
   }
   void place_ahead(ChunkId c, Tier tier) {
     const auto taken = residency_->space(tier).reserved_bytes();
-    const bool there = residency_->place_ahead(c, tier, pace(), moves_);
+    const bool there = residency_->place_ahead(c, tier, moves_);
     demand(there || (moves_.empty() && taken == residency_->space(tier).reserved_bytes()), "a refused place moves nothing");
     demand(!residency_->has_content(c), "a place is no content");
   }
   void offload() {
     const ChunkId c = any();
-    const bool gone = residency_->offload(c, pace(), moves_);
+    const bool gone = residency_->offload(c, moves_);
     const auto [first, count] = run_of_[index(c)];
     for (std::uint32_t i = 0; gone && i < count; ++i)
       demand(!residency_->valid(ChunkId{index(first) + i}, Tier::device), "offloaded: nothing of the run is on the device");

@@ -29,10 +29,10 @@ class Residency : public testing::Test {
   ChunkId add(std::uint64_t pages, ChunkKind kind = ChunkKind::parameter) {
     return residency->add(pages * kPage, kind, memory::End::low);
   }
-  terrace::memory::Residency::Granted acquire(ChunkId chunk, Access access, Tier tier, const Clock& not_before = {}) {
+  terrace::memory::Residency::Granted acquire(ChunkId chunk, Access access, Tier tier) {
     moves.clear();
     const Use use[] = {{chunk, access}};
-    return residency->acquire(use, tier, not_before, moves);
+    return residency->acquire(use, tier, moves);
   }
   void release(ChunkId chunk, Access access, Tier tier, const Clock& last) {
     const Use use[] = {{chunk, access}};
@@ -190,7 +190,7 @@ TEST_F(Residency, FragmentedDeviceIsClearedAndPlacedAnew) {
   // b, in the middle, is requested: the 4 pages of the run only fit beside its 2 pages after b has moved.
   moves.clear();
   const Use request[] = {{b, Access::read}, {wide, Access::overwrite}, {ChunkId{index(wide) + 1}, Access::overwrite}};
-  const auto granted = residency->acquire(request, Tier::device, {}, moves);
+  const auto granted = residency->acquire(request, Tier::device, moves);
   EXPECT_EQ(granted.offsets[2], granted.offsets[1] + 2 * kPage);
   EXPECT_EQ(path(), "device>host device>host device>host host>device");
   residency->release(request, Tier::device, compute(2));
@@ -237,10 +237,10 @@ TEST_F(Residency, LruPrefetchNeverEvicts) {
   const auto a = add(1), b = add(1);
   for (const auto x : {a, b}) use(x, Access::overwrite, Tier::host, compute(1));
   moves.clear();
-  EXPECT_TRUE(residency->prefetch(a, Tier::device, {}, moves));
-  EXPECT_FALSE(residency->prefetch(b, Tier::device, {}, moves));
+  EXPECT_TRUE(residency->prefetch(a, Tier::device, moves));
+  EXPECT_FALSE(residency->prefetch(b, Tier::device, moves));
   EXPECT_EQ(path(), "host>device");
-  EXPECT_TRUE(residency->prefetch(a, Tier::device, {}, moves));  // already there
+  EXPECT_TRUE(residency->prefetch(a, Tier::device, moves));  // already there
   EXPECT_EQ(moves.size(), 1u);
 }
 
@@ -251,12 +251,11 @@ TEST_F(Residency, BeladyPrefetchEvictsOnlyWhatIsNeededLater) {
   for (const auto x : {a, b}) use(x, Access::overwrite, Tier::host, compute(1));
   belady.set_program(std::vector<memory::Belady::UseAt>{{a, Tier::device, 1}, {b, Tier::device, 2}, {a, Tier::device, 5}}, 6);
   moves.clear();
-  EXPECT_TRUE(residency->prefetch(b, Tier::device, {}, moves));
-  EXPECT_TRUE(residency->prefetch(a, Tier::device, {}, moves));   // 1 before 2
-  EXPECT_FALSE(residency->prefetch(b, Tier::device, {}, moves));  // 2 after 1
+  EXPECT_TRUE(residency->prefetch(b, Tier::device, moves));
+  EXPECT_TRUE(residency->prefetch(a, Tier::device, moves));   // 1 before 2
+  EXPECT_FALSE(residency->prefetch(b, Tier::device, moves));  // 2 after 1
   belady.set_position(2);
-  EXPECT_TRUE(residency->prefetch(b, Tier::device, compute(9), moves));  // 2 before 5
-  EXPECT_EQ(moves.back().after[Lane::compute], 9u);
+  EXPECT_TRUE(residency->prefetch(b, Tier::device, moves));  // 2 before 5
 }
 
 // A writer of this place waits for the old chunk to leave; it began to leave when the place was requested.
@@ -267,13 +266,13 @@ TEST_F(Residency, APlaceAheadIsKeptForItsWriter) {
   for (const auto x : {a, b}) use(x, Access::overwrite, Tier::device, compute(1));
   belady.set_program(std::vector<memory::Belady::UseAt>{{a, Tier::device, 1}, {c, Tier::device, 2}, {b, Tier::device, 5}}, 6);
   moves.clear();
-  EXPECT_TRUE(residency->place_ahead(c, Tier::device, compute(3), moves));
+  EXPECT_TRUE(residency->place_ahead(c, Tier::device, moves));
   residency->check();
   EXPECT_EQ(path(), "device>host");
   EXPECT_EQ(moves.at(0).chunk, b);  // its next use is the farthest
-  EXPECT_EQ(moves.at(0).after[Lane::compute], 3u);
+  EXPECT_EQ(moves.at(0).after[Lane::compute], 1u);  // only b's own last use
   EXPECT_EQ(where(c), "");
-  EXPECT_TRUE(residency->place_ahead(c, Tier::device, {}, moves));  // already there
+  EXPECT_TRUE(residency->place_ahead(c, Tier::device, moves));  // already there
   belady.set_position(2);
   const auto left = moves.at(0).sequence;
   const auto granted = acquire(c, Access::overwrite, Tier::device);
@@ -290,7 +289,7 @@ TEST_F(Residency, APlaceAheadIsTakenFromNobodyWhoIsNeededSooner) {
   use(a, Access::overwrite, Tier::device, compute(1));
   belady.set_program(std::vector<memory::Belady::UseAt>{{a, Tier::device, 1}, {b, Tier::device, 2}}, 3);
   moves.clear();
-  EXPECT_FALSE(residency->place_ahead(b, Tier::device, {}, moves));
+  EXPECT_FALSE(residency->place_ahead(b, Tier::device, moves));
   EXPECT_EQ(where(a), "device");
   EXPECT_TRUE(moves.empty());
 }
@@ -298,13 +297,13 @@ TEST_F(Residency, APlaceAheadIsTakenFromNobodyWhoIsNeededSooner) {
 TEST_F(Residency, APlaceAheadGoesToWhoeverNeedsItAtOnce) {
   make(1, kUnlimited, 0);
   const auto a = add(1), b = add(1);
-  EXPECT_TRUE(residency->place_ahead(a, Tier::device, {}, moves));
+  EXPECT_TRUE(residency->place_ahead(a, Tier::device, moves));
   EXPECT_EQ(residency->space(Tier::device).reserved_bytes(), kPage);
   use(b, Access::overwrite, Tier::device, compute(1));
   EXPECT_EQ(where(b), "device");
   EXPECT_TRUE(moves.empty());
   residency->drop(b);
-  EXPECT_TRUE(residency->place_ahead(a, Tier::device, {}, moves));
+  EXPECT_TRUE(residency->place_ahead(a, Tier::device, moves));
   residency->drop(a);
   EXPECT_EQ(residency->space(Tier::device).reserved_bytes(), 0u);
   residency->check();
@@ -318,7 +317,7 @@ TEST_F(Residency, EveryPlaceIsWholePagesWhateverTheBudget) {
     std::uint64_t time = 0;
     for (int i = 0; i < 6; ++i) {  // more than device and host hold together, so the disk is also used
       const Use use[] = {{residency->add(kPage, ChunkKind::activation, memory::End::high), Access::overwrite}};
-      const auto granted = residency->acquire(use, Tier::device, {}, moves);
+      const auto granted = residency->acquire(use, Tier::device, moves);
       EXPECT_EQ(granted.offsets.front() % kPage, 0u) << odd;
       residency->release(use, Tier::device, compute(++time));
     }
@@ -341,7 +340,7 @@ TEST_F(Residency, PlacesOnDiskDoNotDependOnTheRoomAbove) {
       const Use use[] = {{residency->add(kPage, i % 2 == 0 ? ChunkKind::activation : ChunkKind::gradient,
                                          i % 2 == 0 ? memory::End::high : memory::End::low),
                           Access::overwrite}};
-      residency->acquire(use, Tier::device, {}, moves);
+      residency->acquire(use, Tier::device, moves);
       residency->release(use, Tier::device, compute(++time));
     }
     std::vector<std::uint64_t> to;
@@ -361,7 +360,7 @@ TEST_F(Residency, PrefetchOfOneChunkTakesThePlaceOfItsRun) {
   const ChunkId last{index(run) + 2};
   use(last, Access::overwrite, Tier::host, compute(1));
   moves.clear();
-  EXPECT_TRUE(residency->prefetch(last, Tier::device, {}, moves));
+  EXPECT_TRUE(residency->prefetch(last, Tier::device, moves));
   EXPECT_EQ(residency->space(Tier::device).reserved_bytes(), 3 * kPage);
   EXPECT_EQ(moves.at(0).to_offset, 2 * kPage);
 }
@@ -372,7 +371,7 @@ TEST_F(Residency, PrefetchFromDiskNeedsTransitOnTheHost) {
   residency->adopt_on_disk(a);
   residency->adopt_on_disk(b);
   acquire(a, Access::read, Tier::host);
-  EXPECT_FALSE(residency->prefetch(b, Tier::device, {}, moves));  // the device is empty, the host is in use
+  EXPECT_FALSE(residency->prefetch(b, Tier::device, moves));  // the device is empty, the host is in use
   release(a, Access::read, Tier::host, compute(1));
   EXPECT_EQ(where(b), "disk");
 }
@@ -399,7 +398,7 @@ TEST_F(Residency, HostOfOneChunkCarriesEverything) {
   for (int round = 0; round < 3; ++round) {
     for (std::size_t i = 0; i < 6; i += 2) {
       const Use both[] = {{chunks[i], Access::update}, {chunks[i + 1], Access::read}};
-      residency->acquire(both, Tier::device, {}, moves);
+      residency->acquire(both, Tier::device, moves);
       residency->release(both, Tier::device, compute(100));
       residency->check();
     }
@@ -424,7 +423,7 @@ TEST_F(Residency, BrokenProtocolIsALogicError) {
   EXPECT_THROW(acquire(c, Access::read, Tier::disk), std::logic_error);
   EXPECT_THROW(residency->adopt_on_disk(c), std::logic_error);
   const Use twice[] = {{c, Access::update}, {c, Access::read}};
-  EXPECT_THROW(residency->acquire(twice, Tier::host, {}, moves), std::logic_error);
+  EXPECT_THROW(residency->acquire(twice, Tier::host, moves), std::logic_error);
   acquire(c, Access::read, Tier::host);
   EXPECT_THROW(acquire(c, Access::update, Tier::device), std::logic_error);
   acquire(c, Access::read, Tier::device);  // readers share
@@ -437,14 +436,14 @@ TEST_F(Residency, WhatIsWrittenIsNamedOnceInALongRequestToo) {
   std::vector<Use> uses;
   for (int i = 0; i < 40; ++i) uses.push_back({add(1), Access::overwrite});
   std::ranges::reverse(uses);
-  residency->acquire(uses, Tier::host, {}, moves);
+  residency->acquire(uses, Tier::host, moves);
   residency->release(uses, Tier::host, compute(1));
   for (auto& use : uses) use.access = Access::read;
   uses.push_back(uses[7]);  // readers may share
-  residency->acquire(uses, Tier::host, {}, moves);
+  residency->acquire(uses, Tier::host, moves);
   residency->release(uses, Tier::host, compute(2));
   uses.back().access = Access::update;
-  EXPECT_THROW(residency->acquire(uses, Tier::host, {}, moves), std::logic_error);
+  EXPECT_THROW(residency->acquire(uses, Tier::host, moves), std::logic_error);
   residency->check();
 }
 
