@@ -150,9 +150,8 @@ void Residency::give_up(ChunkId c, Tier t) {
 void Residency::reserve_disk_place(ChunkId c) {
   keep_on_disk(c, true);
   if (copy(c, Tier::disk).placed) return;
-  const Clock now;
   std::vector<Move> none;  // making room on disk only drops copies that are also valid in another tier
-  Order order{now, none, {}, {}};
+  Order order{.moves = none};
   if (room(c, Tier::disk, order)) return;
   keep_on_disk(c, false);
   throw does_not_fit(*order.shortage);
