@@ -147,11 +147,11 @@ Words Runs::with_budgets(const DrawnRun& drawn, const Leg& leg, const std::strin
     std::filesystem::create_directory(at(folder));
     words = words + Words{"--nvme-path", folder};
   }
-  if (leg.disk.given) words = words + Words{"--nvme-limit", text_of(leg.disk, needs->disk / 2, 3 * needs->disk)};
+  if (leg.disk.given) words = words + Words{"--nvme-limit", test::text_of(leg.disk, needs->disk / 2, 3 * needs->disk)};
   if (leg.host.given && !leg.host.at_the_edge)
-    words = words + Words{"--host-memory", text_of(leg.host, needs->least_host, needs->host)};
+    words = words + Words{"--host-memory", test::text_of(leg.host, needs->least_host, needs->host)};
   if (leg.device.given && !leg.device.at_the_edge)
-    words = words + Words{"--device-memory", text_of(leg.device, needs->least_device, needs->device)};
+    words = words + Words{"--device-memory", test::text_of(leg.device, needs->least_device, needs->device)};
   if (leg.host.at_the_edge)
     words = words + Words{"--host-memory", at_the_edge(words, "--host-memory", needs->least_host, needs->host)};
   if (leg.device.at_the_edge)
