@@ -5,6 +5,9 @@ include(CMakePackageConfigHelpers)
 install(TARGETS terrace terrace_device terrace_math terrace_core terrace_memory terrace_offload terrace_optimizers terrace_optimizer_state ${TERRACE_PARALLEL_LIBRARIES} terrace_parallel
   terrace_testing_disk terrace_testing_ranks terrace_testing
   EXPORT terraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
+install(TARGETS terrace_c EXPORT terraceTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
+install(FILES ${PROJECT_SOURCE_DIR}/c/terrace.h DESTINATION include/terrace/c COMPONENT library)
+install(FILES ${PROJECT_BINARY_DIR}/c/terrace.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
 # Its own file of targets, because it links with libraries that a program without a language model does not need.
 install(TARGETS terrace_lm ${TERRACE_LM_LIBRARIES}
   EXPORT terraceLmTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)

@@ -21,6 +21,7 @@ OTHER_FLAGS = {
     "fio": "--directory --unlink",
     "Hugging Face's hf": "--local-dir",
     "mpirun": "--allow-run-as-root --bind-to --hostfile --map-by --mca --oversubscribe",
+    "pkg-config": "--cflags --libs --variable",
     "Slurm": "--exclusive --gpu-bind --gpus-per-task --mpi --ntasks-per-node --requeue --signal --time",
     "tensorboard": "--logdir",
     "a mistake, whose answer a page shows": "--learning-rate --stepz",

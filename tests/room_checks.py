@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 ROOMS = {
-    "": "core memory offload optimizers parallel tests bench examples",
+    "": "core memory offload optimizers c parallel tests bench examples",
     "core": "base machine device math cuda profile",
     "offload": "io store move manager",
     "optimizers": "formats . loops rules layerwise cuda state",
@@ -36,7 +36,7 @@ MOST_FILES = 40
 NAMESPACES = {
     "core/base": "base files", "core/cuda": "cuda", "core/device": "device", "core/machine": "machine", "core/math": "math fp16_bits",
     "core/math/cpu": "cpu math", "core/profile": "profile", "memory": "memory",
-    "offload/io": "io", "offload/store": "store", "offload/move": "offload", "optimizers": "rules", "optimizers/cuda": "cuda rules",
+    "c": "c", "offload/io": "io", "offload/store": "store", "offload/move": "offload", "optimizers": "rules", "optimizers/cuda": "cuda rules",
     "parallel/comm": "comm", "parallel/comm/nccl": "comm cuda", "parallel/mesh": "mesh", "parallel/model": "model",
     "parallel/layers": "layers", "parallel/program": "orders", "parallel/pipeline": "pipeline", "parallel/map": "mapping",
     "parallel/passes": "passes", "parallel/state": "state", "parallel/walk": "walk", "parallel/plan": "planning pipeline",

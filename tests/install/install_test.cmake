@@ -27,6 +27,13 @@ foreach(life "step 1: loss 0[.]16" "step 21: loss 0[.]0[0-9]")
     message(FATAL_ERROR "the optimizer did not continue from its last commit")
   endif()
 endforeach()
+# The C interface, with nothing but a C compiler and pkg-config.
+file(GLOB_RECURSE pc ${SCRATCH}/prefix/*/terrace.pc)
+cmake_path(GET pc PARENT_PATH pc)
+run(sh -c "mkdir -p '${SCRATCH}/c' && export PKG_CONFIG_PATH='${pc}' && cc -std=c99 -Wall -pedantic -Werror '${C_PROGRAM}' \
+  $(pkg-config --cflags --libs terrace) -Wl,-rpath,$(pkg-config --variable=libdir terrace) -o '${SCRATCH}/c_test'")
+run(${SCRATCH}/c_test ${SCRATCH}/c)
+message("${output}")
 run(${SCRATCH}/prefix/bin/terrace ckpt verify ${SCRATCH}/disk/optimizer)
 run(${SCRATCH}/build/hello_trainer ${SOURCES}/hello_trainer.cpp)
 message("${output}")
