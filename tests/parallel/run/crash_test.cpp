@@ -108,7 +108,8 @@ void CrashTest::everywhere(bool larger, bool beside) {
     if (journal->is_end_of_write(moment)) continue;  // the same bytes are uncertain as before the next event
     const bool committing = std::ranges::any_of(
         made, [&](const Made& m) { return !beside && m.begun <= moment && moment <= m.ended && m.ended != 0; });
-    if (!committing && moment % stride != first_seed % stride) continue;
+    // A commit is told after the sync of its folder, so every one of these moments is tried.
+    if (!committing && !journal->is_folder_sync(moment) && moment % stride != first_seed % stride) continue;
     std::uint64_t last = 0;
     while (last < kSteps && made[last + 1].ended <= moment) ++last;
     // Where only file names are uncertain, more draws reach every outcome, including a commit not yet reported as made.
