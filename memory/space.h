@@ -62,7 +62,7 @@ class Space {
   void check() const;  // throws std::logic_error when an invariant is broken
 
  private:
-  Reserved taken(Range range);  // `range` has just left the holes
+  Reserved taken(Range range);                                                // `range` has just left the holes
   void note(std::uint64_t offset, std::uint64_t end, const Clock& last_use);  // in touched_
 
   std::uint64_t capacity_bytes_;

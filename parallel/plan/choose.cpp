@@ -22,7 +22,7 @@ constexpr double kWorthwhile = 0.99;      // a less simple choice must need less
 constexpr double kWorthADepth = 0.995;    // the same for a greater depth
 constexpr std::uint64_t kTriedSteps = 3;  // the first only starts up, two count
 constexpr std::uint32_t kTriedDepth = 4;  // if the depth is open, too
-constexpr std::size_t kFinalists = 4;     // how many of the best are compared with fine chunks
+constexpr std::size_t kFinalists = 3;     // how many of the best are compared with fine chunks
 constexpr std::uint64_t kCoarseChunks = 500, kFineChunks = 2000;  // in a model, but at least four for each layer
 
 // The size of a chunk of which a model has about as many: several chunks of the map in one, so that little is padded.
