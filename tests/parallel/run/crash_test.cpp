@@ -25,17 +25,7 @@ constexpr std::uint64_t kSteps = 4;
 class CrashTest : public test::FolderTest {
  protected:
   toy::RunOptions options(bool larger) const {
-    toy::RunOptions o;
-    o.steps = kSteps;
-    o.disk_tier = true;
-    if (larger) {
-      o.sizes.dtype = DType::bf16;
-      o.order = Order::vertical;
-    }
-    auto unlimited = o;
-    unlimited.disk_tier = false;
-    const auto smallest = plan(toy::make_model(o.sizes), toy::request_of(unlimited), MachineProfile{}).smallest_bytes;
-    o.budget = {smallest[Tier::device], 768 * kKiB, 256 * kMiB};
+    auto o = toy::options_on_disk(kSteps, larger);
     o.durable = true;
     o.deadline = {};  // without a deadline, all calls on a file use one descriptor
     return o;
