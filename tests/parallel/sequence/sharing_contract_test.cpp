@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <string>
 
 #include <terrace/tests/parallel/sequence/shared_positions.h>
 
@@ -52,10 +53,11 @@ TEST_P(SharedPositions, BudgetsOrdersAndRepeatsChangeNoBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Of, SharedPositions, testing::Values(Sharing::heads, Sharing::ring, Sharing::two_rings),
-                         [](const auto& info) {
-                           return std::array{"Heads", "Ring", "TwoRings"}[static_cast<std::size_t>(info.param)];
-                         });
+std::string in_words(const testing::TestParamInfo<Sharing>& way) {
+  constexpr std::array kWords{"Heads", "Ring", "TwoRings"};
+  return kWords[static_cast<std::size_t>(way.param)];
+}
+INSTANTIATE_TEST_SUITE_P(By, SharedPositions, testing::Values(Sharing::heads, Sharing::ring, Sharing::two_rings), in_words);
 
 }  // namespace
 }  // namespace terrace::test
