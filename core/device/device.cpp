@@ -6,7 +6,7 @@
 
 namespace terrace {
 
-std::unique_ptr<Stream> Device::adopt_stream(void*, std::string stream) {
+std::unique_ptr<Stream> Device::adopt_stream(void*, std::string stream) {  // NOLINT(performance-unnecessary-value-param)
   throw Error("the device " + name() + " cannot adopt the stream \"" + stream + "\": it has no streams of another library",
               ErrorKind::refused);
 }

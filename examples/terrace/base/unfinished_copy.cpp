@@ -91,6 +91,11 @@ bool is_only_a_copy(const fs::path& folder) {
   return fs::exists(folder / "run.json", error) && foreign_entry(folder).empty();
 }
 
+void remove_mark_of_finished(const fs::path& folder) try {
+  if (is_marked(folder, kUnfinishedCopy) && is_only_a_copy(folder)) unmark_folder(folder, kUnfinishedCopy);
+} catch (const std::exception&) {  // it means nothing beside run.json, and the next attempt removes it
+}
+
 void remove_copy(const fs::path& folder) {
   const auto lock = lock_directory(folder);
   if (const auto foreign = foreign_entry(folder); !foreign.empty())

@@ -36,6 +36,8 @@ bool is_unfinished_copy(const std::filesystem::path& folder);
 bool is_left_of_a_copy(const std::filesystem::path& folder);
 // Whether the folder has a finished copy and nothing else, so that no run has continued in it.
 bool is_only_a_copy(const std::filesystem::path& folder);
+// Removes the mark that a power cut brought back after the copy was finished, if there is one.
+void remove_mark_of_finished(const std::filesystem::path& folder);
 // Removes a copy, finished or not. A kill meanwhile leaves a folder that is_left_of_a_copy() finds, and that can be removed
 // again. Throws Error(ErrorKind::refused) if the folder has anything else.
 void remove_copy(const std::filesystem::path& folder);

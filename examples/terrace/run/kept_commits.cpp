@@ -59,8 +59,10 @@ void try_to_remove(const fs::path& folder, Failing failing = Failing::warns) try
 
 // Removes what a kill left, or an earlier removal that found the store in use.
 void remove_what_is_left(const fs::path& run, Failing failing) {
-  for (const auto& kept : step_folders(run))
+  for (const auto& kept : step_folders(run)) {
     if (is_left_of_a_copy(kept.directory)) try_to_remove(kept.directory, failing);
+    remove_mark_of_finished(kept.directory);
+  }
 }
 
 // A store has room for two generations of each chunk, but a copy to which nothing is written needs only one. So the gaps

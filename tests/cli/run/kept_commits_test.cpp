@@ -169,11 +169,13 @@ TEST_F(KeptWithTokenizer, WhatAKillLeavesIsRemovedAtTheNextStart) {
   fs::rename(kept / "step-00000092/tokenizer/tokenizer.json", kept / "step-00000092/tokenizer/tokenizer.json.tmp");
   fs::remove(kept / "step-00000093/store/commit.0");
   scratch_.write("run/kept/step-00000094/thesis.txt", "years");
+  scratch_.write("run/kept/step-00000002/unfinished-copy", "");  // after a power cut in the last moment of a copy
   const auto next = succeeded(run_until(4));
   EXPECT_EQ(1U, next.warnings("step-00000094 is not removed: it also has thesis.txt")) << next.described;
   EXPECT_EQ("years", scratch_.read("run/kept/step-00000094/thesis.txt"));
   EXPECT_TRUE(fs::exists(kept / "step-00000094/store/data"));
   fs::remove_all(kept / "step-00000094");
+  EXPECT_FALSE(fs::exists(kept / "step-00000002/unfinished-copy"));
   EXPECT_THAT(commits("run"), ElementsAre(2, 3, 4));
   EXPECT_THAT(folders("run"), ElementsAre("step-00000002", "step-00000003"));
 }
