@@ -6,8 +6,8 @@ install(TARGETS terrace terrace_device terrace_math terrace_core terrace_memory 
   terrace_testing_disk terrace_testing_ranks terrace_testing
   EXPORT terraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
 install(TARGETS terrace_c EXPORT terraceTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
-install(FILES ${PROJECT_SOURCE_DIR}/c/terrace.h DESTINATION include/terrace/c COMPONENT library)
-install(FILES ${PROJECT_BINARY_DIR}/c/terrace.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
+install(FILES ${PROJECT_SOURCE_DIR}/optimizers/c/terrace.h DESTINATION include COMPONENT library)
+install(FILES ${PROJECT_BINARY_DIR}/optimizers/c/terrace.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
 # Its own file of targets, because it links with libraries that a program without a language model does not need.
 install(TARGETS terrace_lm ${TERRACE_LM_LIBRARIES}
   EXPORT terraceLmTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
@@ -17,7 +17,7 @@ endif()
 foreach(folder core memory offload optimizers parallel examples/lm tests/doubles)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION include/terrace/${folder} COMPONENT library
     FILES_MATCHING PATTERN "*.h" PATTERN "*_list.inl"
-    REGEX "/cuda$|/(mpi_[a-z]+|machine_window|nccl_[a-z]+|real_nccl)\\.h$" EXCLUDE)  # internals of the modules
+    REGEX "/optimizers/c$|/cuda$|/(mpi_[a-z]+|machine_window|nccl_[a-z]+|real_nccl)\\.h$" EXCLUDE)  # internals of the modules, and the C interface
 endforeach()
 foreach(targets terraceTargets terraceLmTargets)
   install(EXPORT ${targets} NAMESPACE terrace:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/terrace COMPONENT library)

@@ -16,10 +16,10 @@ import sys
 import tempfile
 
 ROOMS = {
-    "": "core memory offload optimizers c parallel tests bench examples",
+    "": "core memory offload optimizers parallel tests bench examples",
     "core": "base machine device math cuda profile",
     "offload": "io store move manager",
-    "optimizers": "formats . loops rules layerwise cuda state",
+    "optimizers": "formats . loops rules layerwise cuda state c",
     "parallel": "comm mesh model layers program pipeline map passes state walk plan run train",
     "parallel/comm": ". threads mpi nccl",
     "parallel/layers": "parts branch attention mlp ends .",
@@ -36,7 +36,7 @@ MOST_FILES = 40
 NAMESPACES = {
     "core/base": "base files", "core/cuda": "cuda", "core/device": "device", "core/machine": "machine", "core/math": "math fp16_bits",
     "core/math/cpu": "cpu math", "core/profile": "profile", "memory": "memory",
-    "c": "c", "offload/io": "io", "offload/store": "store", "offload/move": "offload", "optimizers": "rules", "optimizers/cuda": "cuda rules",
+    "offload/io": "io", "offload/store": "store", "offload/move": "offload", "optimizers": "rules", "optimizers/c": "c", "optimizers/cuda": "cuda rules",
     "parallel/comm": "comm", "parallel/comm/nccl": "comm cuda", "parallel/mesh": "mesh", "parallel/model": "model",
     "parallel/layers": "layers", "parallel/program": "orders", "parallel/pipeline": "pipeline", "parallel/map": "mapping",
     "parallel/passes": "passes", "parallel/state": "state", "parallel/walk": "walk", "parallel/plan": "planning pipeline",

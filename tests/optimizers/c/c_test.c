@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <terrace/c/terrace.h>
+#include <terrace.h>
 
 #define COUNT 20000
 
@@ -65,7 +65,8 @@ static void chunks_keep_their_bytes(void) {
   CHECK(terrace_chunks_resize(chunks, all[0], 512 << 10) == TERRACE_OK);
   use.chunk = all[0];
   use.access = TERRACE_OVERWRITE;
-  FAILS(terrace_chunks_acquire(chunks, &use, 1, TERRACE_DEVICE, NULL, &lease), TERRACE_DOES_NOT_FIT, "\n");
+  FAILS(terrace_chunks_acquire(chunks, &use, 1, TERRACE_DEVICE, NULL, &lease), TERRACE_DOES_NOT_FIT,
+        "262144 bytes are missing");
   use.access = 7;
   FAILS(terrace_chunks_acquire(chunks, &use, 1, TERRACE_DEVICE, NULL, &lease), TERRACE_MISUSE, "access 7");
   CHECK(lease == NULL);
@@ -93,24 +94,37 @@ static void structures_have_sizes(void) {
 }
 
 /* Steps [from, to) of AdamW; the gradient is the weight's distance from 1. */
-static void train(const char* store, uint64_t from, uint64_t to, float* weight) {
+static void train(const char* store, double beta2, uint64_t from, uint64_t to, float* weight) {
   static float gradient[COUNT];
   const terrace_chunks_options tiers = small_tiers(store);
   const int64_t shape[] = {COUNT};
   terrace_optimizer_options options = TERRACE_INIT(terrace_optimizer_options);
+  terrace_optimizer_settings settings = TERRACE_INIT(terrace_optimizer_settings);
+  terrace_tensor tensor = TERRACE_INIT(terrace_tensor);
   terrace_optimizer* optimizer = NULL;
   terrace_step step = TERRACE_INIT(terrace_step);
   terrace_step_result result = TERRACE_INIT(terrace_step_result);
   uint64_t n = 99;
   int i;
+  CHECK(terrace_optimizer_default_settings(&settings) == TERRACE_OK && settings.beta1 == 0.9);
+  settings.beta2 = beta2;
   options.tiers = &tiers;
+  options.settings = &settings;
   options.chunk_elements = 4096;
   CHECK(terrace_optimizer_create(&options, &optimizer) == TERRACE_OK);
   CHECK(terrace_optimizer_last_commit(optimizer, &n) == TERRACE_OK && n == from);
-  FAILS(terrace_optimizer_add(optimizer, "w", weight, 9, gradient, TERRACE_FP32, shape, 1), TERRACE_REFUSED, "TERRACE_FP32");
-  FAILS(terrace_optimizer_add(optimizer, "w", weight, TERRACE_FP32, gradient, TERRACE_FP32, shape, 5), TERRACE_REFUSED,
-        "one to four");
-  CHECK(terrace_optimizer_add(optimizer, "w", weight, TERRACE_FP32, gradient, TERRACE_FP32, shape, 1) == TERRACE_OK);
+  tensor.name = "w";
+  tensor.weight = weight;
+  tensor.gradient = gradient;
+  tensor.shape = shape;
+  tensor.rank = 1;
+  tensor.weight_dtype = 9;
+  FAILS(terrace_optimizer_add(optimizer, &tensor), TERRACE_REFUSED, "TERRACE_FP32");
+  tensor.weight_dtype = TERRACE_FP32;
+  tensor.rank = 5;
+  FAILS(terrace_optimizer_add(optimizer, &tensor), TERRACE_REFUSED, "one to four");
+  tensor.rank = 1;
+  CHECK(terrace_optimizer_add(optimizer, &tensor) == TERRACE_OK);
   step.rate = 0.01;
   step.clip = 1;
   for (n = from; n < to; ++n) {
@@ -126,12 +140,15 @@ static void an_optimizer_continues(const char* store) {
   static float once[COUNT], twice[COUNT];
   int i;
   for (i = 0; i < COUNT; ++i) once[i] = twice[i] = (float)i / COUNT;
-  train(NULL, 0, 6, once);
-  train(store, 0, 3, twice);
+  train(NULL, 0.99, 0, 6, once);
+  train(store, 0.99, 0, 3, twice);
   for (i = 0; i < COUNT; ++i) twice[i] = -1; /* the commit has them */
-  train(store, 3, 6, twice);
+  train(store, 0.99, 3, 6, twice);
   CHECK(memcmp(once, twice, sizeof once) == 0);
   CHECK(once[0] > 0);
+  for (i = 0; i < COUNT; ++i) twice[i] = (float)i / COUNT;
+  train(NULL, 0.9, 0, 6, twice); /* other settings, other weights */
+  CHECK(memcmp(once, twice, sizeof once) != 0);
 }
 
 int main(int count, char** arguments) {

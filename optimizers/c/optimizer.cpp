@@ -1,7 +1,7 @@
 #include <memory>
 
-#include <terrace/c/device.h>
-#include <terrace/c/guard.h>
+#include <terrace/optimizers/c/device.h>
+#include <terrace/optimizers/c/guard.h>
 #include <terrace/optimizers/state/optimizer_state.h>
 
 namespace terrace::c {
@@ -15,6 +15,10 @@ OptimizerStateOptions state_options(const terrace_optimizer_options& options, co
   if (options.recipe) result.recipe = options.recipe;
   result.chunk_elements = options.chunk_elements;
   result.seed = options.seed;
+  if (options.settings) {
+    const auto s = known(options.settings, "terrace_optimizer_settings");
+    result.settings = {s.beta1, s.beta2, s.eps, s.weight_decay, s.momentum, s.nesterov != 0};
+  }
   return result;
 }
 
@@ -25,18 +29,18 @@ DType dtype_of_c(terrace_dtype dtype) {
     case TERRACE_FP64: return DType::fp64;
     case TERRACE_FP16: return DType::fp16;
     default:
-      throw Error("dtype " + std::to_string(dtype) + " is unknown.\nGive TERRACE_FP32, _BF16, _FP64 or _FP16.",
+      throw Error("dtype " + std::to_string(dtype) + " is unknown\n  give TERRACE_FP32, _BF16, _FP64 or _FP16",
                   ErrorKind::refused);
   }
 }
 
 Shape shape_of(const std::string& name, const int64_t* shape, size_t rank) {
   if (rank < 1 || rank > 4)
-    throw Error(name + " has " + std::to_string(rank) + " dimensions.\nGive it one to four.", ErrorKind::refused);
+    throw Error(name + " has " + std::to_string(rank) + " dimensions\n  give it one to four", ErrorKind::refused);
   const auto* const d = &there(shape, "shape");
   for (std::size_t i = 0; i < rank; ++i)
     if (d[i] <= 0)
-      throw Error(name + " has " + std::to_string(d[i]) + " in its shape.\nGive positive sizes.", ErrorKind::refused);
+      throw Error(name + " has " + std::to_string(d[i]) + " in its shape\n  give positive sizes", ErrorKind::refused);
   switch (rank) {
     case 1: return {d[0]};
     case 2: return {d[0], d[1]};
@@ -59,6 +63,14 @@ using namespace terrace::c;
 
 extern "C" {
 
+terrace_status terrace_optimizer_default_settings(terrace_optimizer_settings* settings) {
+  return guarded([&] {
+    const terrace::OptimizerSettings s;
+    give(terrace_optimizer_settings{0, s.beta1, s.beta2, s.eps, s.weight_decay, s.momentum, s.nesterov ? 1 : 0}, settings,
+         "terrace_optimizer_settings");
+  });
+}
+
 terrace_status terrace_optimizer_create(const terrace_optimizer_options* options, terrace_optimizer** optimizer) {
   return guarded([&] {
     auto& result = there(optimizer, "the place for the optimizer");
@@ -69,15 +81,18 @@ terrace_status terrace_optimizer_create(const terrace_optimizer_options* options
 
 void terrace_optimizer_destroy(terrace_optimizer* optimizer) { delete optimizer; }
 
-terrace_status terrace_optimizer_add(terrace_optimizer* optimizer, const char* name, void* weight, terrace_dtype weight_dtype,
-                                     void* gradient, terrace_dtype gradient_dtype, const int64_t* shape, size_t rank) {
+terrace_status terrace_optimizer_add(terrace_optimizer* optimizer, const terrace_tensor* tensor) {
   return guarded([&] {
-    const std::string named = &there(name, "name");
-    const auto size = shape_of(named, shape, rank);
-    auto* const weights = &there(static_cast<std::byte*>(weight), "weight");
-    auto* const gradients = &there(static_cast<std::byte*>(gradient), "gradient");
+    const auto given = known(tensor, "terrace_tensor");
+    const std::string name = &there(given.name, "name");
+    const auto shape = shape_of(name, given.shape, given.rank);
+    auto* const weight = &there(static_cast<std::byte*>(given.weight), "weight");
+    auto* const gradient = &there(static_cast<std::byte*>(given.gradient), "gradient");
     there(optimizer, "optimizer")
-        .state.add(named, {weights, dtype_of_c(weight_dtype), size}, {gradients, dtype_of_c(gradient_dtype), size});
+        .state.add(name, {weight, dtype_of_c(given.weight_dtype), shape}, {gradient, dtype_of_c(given.gradient_dtype), shape},
+                   {.hidden = given.not_hidden == 0,
+                    .rate = given.rate == 0 ? 1 : given.rate,
+                    .decay = given.without_decay == 0 ? 1.0 : 0.0});
   });
 }
 

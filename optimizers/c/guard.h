@@ -10,8 +10,8 @@
 #include <stdexcept>
 #include <string>
 
-#include <terrace/c/terrace.h>
 #include <terrace/core/base/error.h>
+#include <terrace/optimizers/c/terrace.h>
 
 namespace terrace::c {
 
@@ -41,13 +41,13 @@ T known(const T* given, const char* name) {
   const std::size_t size = given->struct_size;
   if (size <= kLeast || size > 4096)
     throw std::logic_error(std::string(name) + " has struct_size " + std::to_string(size) +
-                           ".\nInitialise it with TERRACE_INIT(" + name + ").");
+                           "\n  initialise it with TERRACE_INIT(" + name + ")");
   T result{};
   std::memcpy(&result, given, size < sizeof(T) ? size : sizeof(T));
   const auto* const bytes = reinterpret_cast<const unsigned char*>(given);
   for (std::size_t i = sizeof(T); i < size; ++i)
     if (bytes[i] != 0)
-      throw Error(std::string(name) + " sets a field that this library does not know.\nUse a newer libterrace.so.",
+      throw Error(std::string(name) + " sets a field that this library does not know\n  use a newer libterrace.so",
                   ErrorKind::refused);
   return result;
 }

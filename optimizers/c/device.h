@@ -7,10 +7,10 @@
 #include <memory>
 #include <mutex>
 
-#include <terrace/c/terrace.h>
 #include <terrace/core/device/device.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/offload/manager/chunk_manager.h>
+#include <terrace/optimizers/c/terrace.h>
 
 namespace terrace::c {
 

@@ -1,7 +1,7 @@
-#include <terrace/c/device.h>
+#include <terrace/optimizers/c/device.h>
 
-#include <terrace/c/guard.h>
 #include <terrace/core/device/cuda.h>
+#include <terrace/optimizers/c/guard.h>
 
 namespace terrace::c {
 namespace {
@@ -15,7 +15,7 @@ std::unique_ptr<Device> device_of(const terrace_chunks_options& options, ThreadP
 
 int threads_of(const terrace_chunks_options& options) {
   if (options.threads < 0)
-    throw Error("threads is " + std::to_string(options.threads) + ".\nGive a count, or 0 for all cores.", ErrorKind::refused);
+    throw Error("threads is " + std::to_string(options.threads) + "\n  give a count, or 0 for all cores", ErrorKind::refused);
   return options.threads;
 }
 

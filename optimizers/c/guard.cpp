@@ -1,4 +1,4 @@
-#include <terrace/c/guard.h>
+#include <terrace/optimizers/c/guard.h>
 
 #include <cstdio>
 
@@ -36,7 +36,7 @@ terrace_status caught() noexcept {
   } catch (const Error& error) {
     return fail(status_of(error.kind()), error.what());
   } catch (const std::bad_alloc&) {
-    return fail(TERRACE_FAILED, "out of memory.\nLower the budgets, or end other programs.");
+    return fail(TERRACE_FAILED, "out of memory\n  lower the budgets, or end other programs");
   } catch (const std::logic_error& error) {
     return fail(TERRACE_MISUSE, error.what());
   } catch (const std::exception& error) {

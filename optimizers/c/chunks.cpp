@@ -1,8 +1,8 @@
 #include <memory>
 #include <vector>
 
-#include <terrace/c/device.h>
-#include <terrace/c/guard.h>
+#include <terrace/optimizers/c/device.h>
+#include <terrace/optimizers/c/guard.h>
 
 struct terrace_chunks {
   explicit terrace_chunks(const terrace_chunks_options& options)

@@ -109,14 +109,35 @@ TERRACE_API terrace_status terrace_chunks_commit(terrace_chunks* chunks, uint64_
 TERRACE_API terrace_status terrace_chunks_last_commit(terrace_chunks* chunks, int32_t* exists, uint64_t* step);
 TERRACE_API terrace_status terrace_chunks_stats(terrace_chunks* chunks, terrace_stats* stats);
 
+/* terrace_optimizer_settings s = TERRACE_INIT(terrace_optimizer_settings), then terrace_optimizer_default_settings(&s): zeroes
+   are not its defaults. An optimizer reads those that it has. */
+typedef struct terrace_optimizer_settings {
+  size_t struct_size;
+  double beta1, beta2, eps, weight_decay, momentum;
+  int32_t nesterov;
+} terrace_optimizer_settings;
+
 typedef struct terrace_optimizer_options {
   size_t struct_size;
-  const terrace_chunks_options* tiers; /* read during the call */
-  const char* optimizer;               /* null: "adamw" */
-  const char* recipe;                  /* of states and masters; null: "fp32" */
-  uint64_t chunk_elements;             /* whole blocks of 4,096; 0: from the host's budget */
-  uint64_t seed;                       /* of stochastic rounding */
+  const terrace_chunks_options* tiers;        /* read during the call */
+  const char* optimizer;                      /* null: "adamw" */
+  const char* recipe;                         /* of states and masters; null: "fp32" */
+  uint64_t chunk_elements;                    /* whole blocks of 4,096; 0: from the host's budget */
+  uint64_t seed;                              /* of stochastic rounding */
+  const terrace_optimizer_settings* settings; /* read during the call; null: the defaults */
 } terrace_optimizer_options;
+
+typedef struct terrace_tensor {
+  size_t struct_size;
+  const char* name; /* by which a later life finds it */
+  void *weight, *gradient;
+  terrace_dtype weight_dtype, gradient_dtype;
+  const int64_t* shape; /* one to four dimensions */
+  size_t rank;
+  double rate;           /* multiplies the learning rate; 0: 1 */
+  int32_t without_decay; /* 1: exempt from weight decay */
+  int32_t not_hidden;    /* 1: an embedding or a head, which Muon does not orthogonalise */
+} terrace_tensor;
 
 typedef struct terrace_step {
   size_t struct_size;
@@ -132,12 +153,11 @@ typedef struct terrace_step_result {
   int32_t applied; /* 0: the norm is not finite, and nothing has changed */
 } terrace_step_result;
 
+TERRACE_API terrace_status terrace_optimizer_default_settings(terrace_optimizer_settings* settings);
 TERRACE_API terrace_status terrace_optimizer_create(const terrace_optimizer_options* options, terrace_optimizer** optimizer);
 TERRACE_API void terrace_optimizer_destroy(terrace_optimizer* optimizer);
-/* If the last commit has the tensor, its weights are overwritten with those of the commit. One to four dimensions. */
-TERRACE_API terrace_status terrace_optimizer_add(terrace_optimizer* optimizer, const char* name, void* weight,
-                                                 terrace_dtype weight_dtype, void* gradient, terrace_dtype gradient_dtype,
-                                                 const int64_t* shape, size_t rank);
+/* If the last commit has the tensor, its weights are overwritten with those of the commit. */
+TERRACE_API terrace_status terrace_optimizer_add(terrace_optimizer* optimizer, const terrace_tensor* tensor);
 /* `result` may be null. */
 TERRACE_API terrace_status terrace_optimizer_step(terrace_optimizer* optimizer, const terrace_step* step,
                                                   terrace_step_result* result);
