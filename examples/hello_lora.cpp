@@ -2,7 +2,7 @@
 //   hello_lora MODEL-DIRECTORY CONVERSATIONS.jsonl NEW-DIRECTORY [2 | mpi]      2: threads; mpi: the processes of mpirun
 #include <fmt/format.h>
 
-#include <terrace/core/base/refused.h>
+#include <terrace/core/base/error.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/examples/lm/chat/conversation_data.h>
 #include <terrace/examples/lm/models/fine_tuning.h>
@@ -26,7 +26,7 @@ void train(const std::string& directory, const std::string& file, const std::str
   const auto device = make_cpu_device(pool);
   Agreement ranks(*own, *device);
   const auto count = static_cast<std::uint32_t>(own->size());
-  if (4 % count != 0) throw base::Refused("four micro-batches need one, two or four ranks");
+  if (4 % count != 0) throw Error("four micro-batches need one, two or four ranks", ErrorKind::refused);
   PlanRequest request{.shape = {{2, config.seq_len}, 4 / count}, .budget = {64 * kMiB, 256 * kMiB}};
   request.mesh.shard = count;
   request.data = {.zero = 2, .canonical = true};
@@ -51,7 +51,7 @@ void train(const std::string& directory, const std::string& file, const std::str
 }
 
 int main(int count, char** words) try {
-  if (count < 4) throw base::Refused("give a model's directory, a file of conversations and a new directory");
+  if (count < 4) throw Error("give a model's directory, a file of conversations and a new directory", ErrorKind::refused);
   const std::string ranks = count > 4 ? words[4] : "1";
   const auto run = [&](auto own) { train(words[1], words[2], words[3], std::move(own)); };
   ranks == "mpi" ? run(make_mpi_communicator()) : run_ranks(std::stoi(ranks), {}, run);

@@ -6,7 +6,7 @@
 //   mpirun -n 2 hello_trainer FILE mpi       on two processes
 #include <fmt/format.h>
 
-#include <terrace/core/base/refused.h>
+#include <terrace/core/base/error.h>
 #include <terrace/core/base/text_file.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/parallel/comm/mpi/mpi.h>
@@ -25,7 +25,7 @@ std::string read_text(const char* file) try {
   if (text.size() < 1000) throw Error("training needs at least 1000 bytes");
   return text;
 } catch (const Error& error) {
-  throw base::Refused(fmt::format("{}: {}", file, error.what()));
+  throw Error(fmt::format("{}: {}", file, error.what()), ErrorKind::refused);
 }
 
 void train(const std::string& text, std::unique_ptr<Communicator> own) {
@@ -34,7 +34,7 @@ void train(const std::string& text, std::unique_ptr<Communicator> own) {
   Agreement ranks(*own, *device);
   const auto count = static_cast<std::uint32_t>(own->size());
   if (kMicroBatches % count != 0)
-    throw base::Refused(fmt::format("{} ranks do not divide {} micro-batches", count, kMicroBatches));
+    throw Error(fmt::format("{} ranks do not divide {} micro-batches", count, kMicroBatches), ErrorKind::refused);
 
   const Model model = layers::make_transformer(
       {.layers = 2, .hidden = 64, .heads = 4, .kv_heads = 2, .ffn = 192, .seq_len = kSeq, .vocab = 256});

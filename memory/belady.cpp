@@ -59,7 +59,7 @@ ChunkId Belady::victim(Tier tier, std::span<const ChunkId> evictable) {
 }
 
 void Belady::may_leave(ChunkId chunk, Tier tier, Leaving leaving, bool evictable) {
-  auto& [places, changed, order] = index_[static_cast<std::size_t>(leaving)][tier];
+  auto& [places, changed, order, spare] = index_[static_cast<std::size_t>(leaving)][tier];
   if (places.size() <= index(chunk)) places.resize(index(chunk) + std::size_t{1});
   auto& place = places[index(chunk)];
   place.evictable = evictable;
@@ -69,7 +69,7 @@ void Belady::may_leave(ChunkId chunk, Tier tier, Leaving leaving, bool evictable
 
 void Belady::reorder() {
   for (auto& tiers : index_)
-    for (auto& [places, changed, order] : tiers) {
+    for (auto& [places, changed, order, spare] : tiers) {
       for (const auto& [next, chunk] : order) {
         auto& place = places[index(chunk)];
         place.ordered = false;
@@ -86,24 +86,31 @@ void Belady::refresh(Tier tier, Index& kept) {
   auto& order = kept.order;
   const auto put = [&](ChunkId chunk, Place& place) {
     place.next = next_use(tier, chunk);
-    order.emplace(place.next, chunk);
+    if (kept.spare.empty()) {
+      order.emplace(place.next, chunk);
+      return;
+    }
+    kept.spare.back().value() = {place.next, chunk};
+    order.insert(std::move(kept.spare.back()));
+    kept.spare.pop_back();
   };
   for (const ChunkId chunk : changed) {
     auto& place = places[index(chunk)];
     place.changed = false;
     if (place.ordered == place.evictable) continue;
     if (place.ordered)
-      order.erase({place.next, chunk});
+      kept.spare.push_back(order.extract({place.next, chunk}));
     else
       put(chunk, place);
     place.ordered = place.evictable;
   }
   changed.clear();
   // A next use is valid until the position has passed it.
-  const auto passed = std::ranges::find_if(order, [&](const auto& entry) { return entry.first >= position_; });
   std::vector<ChunkId> again;
-  for (auto at = order.begin(); at != passed; ++at) again.push_back(at->second);
-  order.erase(order.begin(), passed);
+  while (!order.empty() && order.begin()->first < position_) {
+    again.push_back(order.begin()->second);
+    kept.spare.push_back(order.extract(order.begin()));
+  }
   for (const ChunkId chunk : again) put(chunk, places[index(chunk)]);
 }
 

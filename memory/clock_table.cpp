@@ -62,7 +62,7 @@ void ClockTable::merge(Ref& ref, const Named& other) {
   if (lanes != ref.lanes_) {
     auto sum = of(ref);
     sum.merge(other.clock);
-    return set(ref, sum);
+    return set(ref, Named(sum, lanes));
   }
   each_lane(lanes, [&](std::size_t lane, std::uint32_t position) {
     auto& number = words_[ref.first_ + position];

@@ -31,6 +31,8 @@ class ClockTable {
   // A clock and the set of lanes that it names, found once for all chunks that store this clock. It must not outlive the clock.
   struct Named {
     Named(const Clock& of);  // NOLINT(google-explicit-constructor): every clock converts
+    Named(const Clock& of, std::uint32_t known_lanes) : clock(of), lanes(known_lanes) {}
+    Named(const Clock& of, Lane only) : Named(of, 1U << index(only)) {}
     const Clock& clock;
     std::uint32_t lanes;
   };

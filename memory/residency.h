@@ -68,8 +68,9 @@ class Residency {
   };
   // All or nothing: gives every use a place in `tier` (device or host) and pins it until release(). Emits the moves that bring
   // content and make room. Chunks of one run get contiguous places on the device. Steps: (1) take what is there, (2) make room
-  // by evicting other chunks, (3) if the bytes suffice but every hole is too small, evict everything unpinned and place all uses
-  // again, (4) else DoesNotFit. A chunk to be overwritten loses its old content at once, even if the request then does not fit.
+  // by evicting other chunks, (3) if the bytes suffice but every hole is too small, evict everything unpinned and place all
+  // uses again, (4) else DoesNotFit. A chunk to be overwritten loses its old content at once, even if the request then does not
+  // fit.
   Granted acquire(std::span<const Use> uses, Tier tier, std::vector<Move>& moves);
   // Ends the uses; `last` is the clock of the operation that used them, for which later moves wait. A written chunk is then
   // valid in this tier only; its other copies are dropped.

@@ -13,7 +13,7 @@ void Residency::emit(ChunkId c, Tier from, Tier to, Order& order) {
   table_.merge_into(move.after, target.busy);
   set_valid(c, to, true);
   const auto end = Clock::after(lane, move.sequence);
-  const ClockTable::Named moved(end);
+  const ClockTable::Named moved(end, lane);
   table_.set(target.ready, moved);
   table_.set(target.busy, moved);
   table_.merge(source.busy, moved);

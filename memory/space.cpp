@@ -103,14 +103,29 @@ Space::Reserved Space::taken(Range range) {
   auto it = touched_.upper_bound(first);
   if (it != touched_.begin() && std::prev(it)->second.first > first) --it;
   while (it != touched_.end() && it->first < last) {
-    const auto begin = it->first;
-    const auto [stop, clock] = it->second;
+    auto& [stop, clock] = it->second;
     reserved.after.merge(clock);
-    it = touched_.erase(it);
-    if (begin < first) touched_.emplace(begin, std::pair{first, clock});
-    if (stop > last) it = touched_.emplace(last, std::pair{stop, clock}).first;
+    if (stop > last) note(last, stop, clock);
+    if (it->first < first) {
+      stop = first;
+      ++it;
+    } else {
+      spare_.push_back(touched_.extract(it++));
+    }
   }
   return reserved;
+}
+
+void Space::note(std::uint64_t offset, std::uint64_t end, const Clock& last_use) {
+  if (spare_.empty()) {
+    touched_.emplace(offset, std::pair{end, last_use});
+    return;
+  }
+  auto& node = spare_.back();
+  node.key() = offset;
+  node.mapped() = {end, last_use};
+  touched_.insert(std::move(node));
+  spare_.pop_back();
 }
 
 void Space::free(Range range, const Clock& last_use) {
@@ -118,7 +133,7 @@ void Space::free(Range range, const Clock& last_use) {
     throw std::logic_error("space: a range is freed that was not reserved");
   holes_.give(range);
   reserved_bytes_ -= range.bytes;
-  if (last_use != Clock{}) touched_.emplace(range.offset, std::pair{range.offset + range.bytes, last_use});
+  if (last_use != Clock{}) note(range.offset, range.offset + range.bytes, last_use);
 }
 
 void Space::check() const {

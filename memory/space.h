@@ -62,13 +62,15 @@ class Space {
   void check() const;  // throws std::logic_error when an invariant is broken
 
  private:
-  Reserved taken(Range range);  // `range` has just left the holes
+  Reserved taken(Range range);                                                // `range` has just left the holes
+  void note(std::uint64_t offset, std::uint64_t end, const Clock& last_use);  // in touched_
 
   std::uint64_t capacity_bytes_;
   std::uint64_t reserved_bytes_ = 0, peak_bytes_ = 0, extent_bytes_ = 0;
   Holes holes_;
   // Free ranges by offset → (end, last use). Neighbours are never merged: a new occupant waits for its own bytes only.
   std::map<std::uint64_t, std::pair<std::uint64_t, Clock>> touched_;
+  std::vector<decltype(touched_)::node_type> spare_;  // of entries that are gone: allocating them anew took time
 };
 
 }  // namespace terrace::memory

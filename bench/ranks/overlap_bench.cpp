@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -11,7 +12,6 @@
 #include <terrace/bench/ranks/paced_model.h>
 #include <terrace/bench/ranks/pipeline_bench.h>
 #include <terrace/bench/ranks/pipeline_ranks.h>
-#include <terrace/bench/statistics.h>
 
 namespace terrace::bench {
 namespace {
@@ -64,24 +64,9 @@ class OverlapBench final : public Bench {
     const StepMap map(model, simulated.map);
     const auto results_s = link_s * static_cast<double>(mapping::results_of(map, simulated.programs.steady).size());
     retime(simulated, model, run.request, run.profile, PacedCosts(layers, costs, {.each_s = link_s, .results_s = results_s}));
-    const auto seconds = step_seconds(all);
-    std::vector<double> communicated, hidden;
-    for (std::size_t s = 1; s < all.front().results.size(); ++s) {
-      communicated.push_back(all.front().results[s].communicated.seconds);
-      hidden.push_back(all.front().results[s].communicated.hidden());
-    }
-    session.result({{"op", fmt::format("zero-{}", zero)},
-                    {"ranks", ranks_},
-                    {"layers", layers_},
-                    {"micro_batches", micro_batches_},
-                    {"step_s", median(seconds)},
-                    {"simulated_step_s", simulated.times.seconds},
-                    {"communication_s", median(communicated)},
-                    {"simulated_communication_s", simulated.times.communicated.seconds},
-                    {"hidden", median(hidden)},
-                    {"simulated_hidden", simulated.times.communicated.hidden()},
-                    {"runs", seconds.size()},
-                    {"spread", spread(seconds)}});
+    Result row{{"op", fmt::format("zero-{}", zero)}, {"ranks", ranks_}, {"layers", layers_}, {"micro_batches", micro_batches_}};
+    row.update(communication_beside(all, simulated));
+    session.result(std::move(row));
   }
 
   std::filesystem::path path_;

@@ -12,7 +12,6 @@
 #include <terrace/bench/disk/disk_file.h>
 #include <terrace/bench/ranks/pipeline_bench.h>
 #include <terrace/bench/ranks/pipeline_ranks.h>
-#include <terrace/bench/statistics.h>
 #include <terrace/core/base/refused.h>
 #include <terrace/parallel/layers/chain.h>
 
@@ -128,24 +127,10 @@ class PiecesBench final : public Bench {
     const StepMap map(models.front(), simulated.map);
     const Costs costs(map, seconds_per_flop, std::chrono::duration<double>(call).count());
     retime(simulated, models.front(), run.request, run.profile, costs);
-    const auto seconds = step_seconds(all);
-    std::vector<double> communicated, hidden;
-    for (std::size_t s = 1; s < all.front().results.size(); ++s) {
-      communicated.push_back(all.front().results[s].communicated.seconds);
-      hidden.push_back(all.front().results[s].communicated.hidden());
-    }
-    session.result({{"op", fmt::format("pieces-{}", pieces)},
-                    {"ranks", ranks_},
-                    {"layers", layers_},
-                    {"micro_batches", micro_batches_},
-                    {"step_s", median(seconds)},
-                    {"simulated_step_s", simulated.times.seconds},
-                    {"communication_s", median(communicated)},
-                    {"simulated_communication_s", simulated.times.communicated.seconds},
-                    {"hidden", median(hidden)},
-                    {"simulated_hidden", simulated.times.communicated.hidden()},
-                    {"runs", seconds.size()},
-                    {"spread", spread(seconds)}});
+    Result row{
+        {"op", fmt::format("pieces-{}", pieces)}, {"ranks", ranks_}, {"layers", layers_}, {"micro_batches", micro_batches_}};
+    row.update(communication_beside(all, simulated));
+    session.result(std::move(row));
   }
 
   std::filesystem::path path_;

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <terrace/bench/io_of_environment.h>
+#include <terrace/bench/statistics.h>
 #include <terrace/core/base/error.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/optimizers/optimizer.h>
@@ -75,6 +77,23 @@ std::vector<double> step_seconds(const std::vector<RankSteps>& ranks) {
   for (std::size_t s = 1; s < ranks.front().ended_ns.size(); ++s)
     seconds.push_back(static_cast<double>(ended(s) - ended(s - 1)) * 1e-9);
   return seconds;
+}
+
+Result communication_beside(const std::vector<RankSteps>& ranks, const Plan& simulated) {
+  const auto seconds = step_seconds(ranks);
+  std::vector<double> communicated, hidden;
+  for (const auto& step : std::span(ranks.front().results).subspan(1)) {
+    communicated.push_back(step.communicated.seconds);
+    hidden.push_back(step.communicated.hidden());
+  }
+  return {{"step_s", median(seconds)},
+          {"simulated_step_s", simulated.times.seconds},
+          {"communication_s", median(communicated)},
+          {"simulated_communication_s", simulated.times.communicated.seconds},
+          {"hidden", median(hidden)},
+          {"simulated_hidden", simulated.times.communicated.hidden()},
+          {"runs", seconds.size()},
+          {"spread", spread(seconds)}};
 }
 
 }  // namespace terrace::bench

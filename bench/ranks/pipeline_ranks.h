@@ -9,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include <terrace/bench/session.h>
 #include <terrace/core/base/trace.h>
 #include <terrace/offload/io/io_engine.h>
 #include <terrace/parallel/plan/plan.h>
@@ -40,5 +41,9 @@ std::vector<RankSteps> run_ranks(const ModelOfRank& model, const RanksRun& run);
 // The times of the steps that ran: from the end of a step to the end of the next, on the rank that is last. The first step is a
 // warm-up and has no time.
 std::vector<double> step_seconds(const std::vector<RankSteps>& ranks);
+
+// The times of the steps that ran, and how much of the first rank's communication ran beside computing, beside the simulated
+// ones: a row of a bench's results.
+Result communication_beside(const std::vector<RankSteps>& ranks, const Plan& simulated);
 
 }  // namespace terrace::bench

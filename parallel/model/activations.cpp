@@ -4,6 +4,20 @@
 #include <numeric>
 
 namespace terrace {
+namespace {
+
+// Of what is computed again: the forward up to the last phase that saves a tensor.
+double recomputed_flops(const Layer& layer, const LayerFacts& facts, const BatchShape& shape) {
+  const auto steps = layer.described(LayerCall::forward, shape);
+  double flops = 0, until_saved = 0;
+  for (const auto& phase : steps.phases()) {
+    flops += phase.undivided ? facts.forward_flops : phase.flops;
+    if (phase.undivided || (phase.saved && writes(*phase.saved))) until_saved = flops;
+  }
+  return until_saved;
+}
+
+}  // namespace
 
 std::vector<LayerActivations> choose_activations(const Model& model, const BatchShape& shape, std::uint32_t recompute,
                                                  std::uint32_t offload) {
@@ -13,7 +27,7 @@ std::vector<LayerActivations> choose_activations(const Model& model, const Batch
     double bytes = 0;
     const auto facts = model.layers[l]->facts(shape);
     for (const auto& tensor : facts.saved) bytes += static_cast<double>(tensor.bytes());
-    bytes_a_flop[l] = bytes / std::max(1.0, facts.forward_flops);
+    bytes_a_flop[l] = bytes / std::max(1.0, recomputed_flops(*model.layers[l], facts, shape));
   }
   std::vector<std::uint32_t> order(layers);
   std::iota(order.begin(), order.end(), 0U);

@@ -20,8 +20,9 @@ struct LayerActivations {
 };
 
 inline constexpr std::uint32_t kAllLayers = ~0U;
-// `recompute`: the number of layers that recompute; those that free the most bytes per FLOP are taken, on a tie the earlier
-// one. `offload`: the number of layers that offload; the first ones are taken, because their backward comes last.
+// `recompute`: the number of layers that recompute; those that free the most bytes per FLOP that is computed again are taken,
+// on a tie the earlier one. `offload`: the number of layers that offload; the first ones are taken, because their backward
+// comes last.
 std::vector<LayerActivations> choose_activations(const Model& model, const BatchShape& shape, std::uint32_t recompute,
                                                  std::uint32_t offload);
 

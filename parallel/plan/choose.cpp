@@ -22,8 +22,8 @@ constexpr double kWorthwhile = 0.99;      // a less simple choice must need less
 constexpr double kWorthADepth = 0.995;    // the same for a greater depth
 constexpr std::uint64_t kTriedSteps = 3;  // the first only starts up, two count
 constexpr std::uint32_t kTriedDepth = 4;  // if the depth is open, too
-constexpr std::size_t kFinalists = 4;     // how many of the best are compared with fine chunks
-constexpr std::uint64_t kCoarseChunks = 500, kFineChunks = 4000;  // in a model, but at least four for each layer
+constexpr std::size_t kFinalists = 3;     // how many of the best are compared with fine chunks
+constexpr std::uint64_t kCoarseChunks = 500, kFineChunks = 2000;  // in a model, but at least four for each layer
 
 // The size of a chunk of which a model has about as many: several chunks of the map in one, so that little is padded.
 std::uint64_t chunk_of(const StepMap& map, std::uint64_t chunks) {
@@ -62,7 +62,9 @@ class Search {
 
   Choices run() {
     const auto plain = choice_of(request_);
-    if (!request_.update && simulate(plain, Tier::device, tried_depth()).moves_no_state)
+    // Nothing can be faster than the plain choice if it never waits.
+    if ((!request_.update && simulate(plain, Tier::device, tried_depth()).moves_no_state) ||
+        simulate(plain, request_.update.value_or(Tier::host), tried_depth()).stalls_nowhere)
       return {{{plain, request_.prefetch_depth}}, {}};
     search(plain);
     if (fastest().choice == plain && simulate(plain, fastest().place, tried_depth()).stalls_nowhere)

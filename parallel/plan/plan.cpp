@@ -154,7 +154,9 @@ class Planner {
         }
 
     const walk::ProfileCosts costs(map, profile_);
-    auto programs = planning::write_programs(map, request_, 1);
+    // Arenas are as large as the distance needs that is given, or the smallest one.
+    auto programs =
+        planning::write_programs(map, request_, request_.prefetch_depth == kAutoDepth ? 1 : request_.prefetch_depth);
     set_smallest(p, map, programs);
     if (const auto impossible = by_arithmetic(p, map)) {
       refuse(p, map, programs, costs, *impossible);

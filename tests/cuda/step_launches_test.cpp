@@ -157,7 +157,7 @@ class StepLaunchesTest : public FolderTest {
     EXPECT_EQ(counted.products, made.products);
     EXPECT_EQ(counted.copies, made.copies);
     EXPECT_EQ(counted.events, made.events);
-    EXPECT_EQ(counted.copies > 2, moves) << "more than tokens and squares";
+    EXPECT_EQ(counted.copies > 2, moves) << counted.copies << " copies, more than tokens and squares";
     EXPECT_EQ(counted.launches(), by_formula(planned));
   }
 };

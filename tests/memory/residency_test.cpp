@@ -267,7 +267,7 @@ TEST_F(Residency, APlaceAheadIsKeptForItsWriter) {
   EXPECT_TRUE(residency->place_ahead(c, Tier::device, moves));
   residency->check();
   EXPECT_EQ(path(), "device>host");
-  EXPECT_EQ(moves.at(0).chunk, b);  // its next use is the farthest
+  EXPECT_EQ(moves.at(0).chunk, b);                  // its next use is the farthest
   EXPECT_EQ(moves.at(0).after[Lane::compute], 1u);  // only b's own last use
   EXPECT_EQ(where(c), "");
   EXPECT_TRUE(residency->place_ahead(c, Tier::device, moves));  // already there

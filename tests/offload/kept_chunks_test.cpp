@@ -14,6 +14,7 @@
 #include <terrace/tests/support/environment.h>
 #include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/killed_program.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
@@ -42,15 +43,6 @@ class KeptChunks : public test::FolderTest {
       EXPECT_TRUE(has_words(manager.acquire(chunks[i], Tier::host, Access::read).bytes(), commit->step, i))
           << "chunk " << i << " after step " << commit->step;
     return commit->step;
-  }
-  template <class Body>
-  static std::optional<Error> error_of(Body body) {
-    try {
-      body();
-    } catch (const Error& error) {
-      return error;
-    }
-    return std::nullopt;
   }
 };
 
@@ -161,7 +153,7 @@ TEST_F(KeptChunks, APowerLossAtAnyMomentLeavesACommitWhole) {
       std::filesystem::remove_all(home);
       journal->leave(moment, draw + moment * 1'000'003, data_bytes, home);
       std::uint64_t step = 0;
-      const auto refused = error_of([&] {
+      const auto refused = test::error_if_any([&] {
         ChunkManager manager(test::kept_options(home));
         step = step_of(manager);
       });
@@ -208,7 +200,7 @@ TEST_F(KeptChunks, NoFlippedBitIsSilent) {
     SCOPED_TRACE(fmt::format("byte {} of {}", at, name.string()));
     std::uint64_t step = 0;
     testing::internal::CaptureStderr();
-    const auto refused = error_of([&] {
+    const auto refused = test::error_if_any([&] {
       ChunkManager manager(test::kept_options(home));
       step = step_of(manager);
     });
@@ -232,7 +224,7 @@ TEST_F(KeptChunks, WhatTheStoreCannotTakeIsRefused) {
   ChunkManager manager(options());
   const auto chunks = add_all(manager);
   test::write_step(manager, chunks, 1, 1);
-  const auto locked = error_of([&] { ChunkManager second(options()); });
+  const auto locked = test::error_if_any([&] { ChunkManager second(options()); });
   ASSERT_TRUE(locked);
   EXPECT_THAT(locked->what(), HasSubstr("is in use by another run"));
   EXPECT_EQ((folder_ / "mine").string(), locked->path());
@@ -241,13 +233,13 @@ TEST_F(KeptChunks, WhatTheStoreCannotTakeIsRefused) {
     EXPECT_THROW(manager.commit(1, ""), std::logic_error);
     test::write_words(lease.bytes(), 1, 3);
   }
-  const auto text = error_of([&] { manager.commit(1, "\xff"); });
+  const auto text = test::error_if_any([&] { manager.commit(1, "\xff"); });
   ASSERT_TRUE(text);
   EXPECT_EQ(ErrorKind::refused, text->kind());
   EXPECT_THROW(manager.add(kept_name(3), kPageBytes), std::logic_error);
   EXPECT_THROW(manager.drop(chunks[3]), std::logic_error);
   manager.commit(1, "at 1");
-  const auto full = error_of([&] {
+  const auto full = test::error_if_any([&] {
     for (int i = 0; i < 40; ++i) manager.add(fmt::format("more/{}", i), kPageBytes);
   });
   ASSERT_TRUE(full);
@@ -263,12 +255,12 @@ TEST_F(KeptChunks, AStoreOfAnotherFormIsRefusedAndStaysAsItWas) {
   const auto with = [&](const auto& change) {
     auto o = options();
     change(o);
-    return error_of([&] {
+    return test::error_if_any([&] {
       ChunkManager manager(o);
       (void)add_all(manager);
     });
   };
-  const auto larger = error_of([&] { ChunkManager(options()).add(kept_name(2), 17 * kPageBytes); });
+  const auto larger = test::error_if_any([&] { ChunkManager(options()).add(kept_name(2), 17 * kPageBytes); });
   ASSERT_TRUE(larger);
   EXPECT_EQ(ErrorKind::refused, larger->kind());
   EXPECT_EQ(kept_name(2), larger->object());
@@ -283,7 +275,7 @@ TEST_F(KeptChunks, AStoreOfAnotherFormIsRefusedAndStaysAsItWas) {
   const auto both = with([&](OffloadOptions& o) { o.nvme_paths = {folder_}; });
   ASSERT_TRUE(both);
   EXPECT_EQ(ErrorKind::refused, both->kind());
-  const auto nameless = error_of([&] {
+  const auto nameless = test::error_if_any([&] {
     auto o = options();
     o.store = "";
     o.nvme_paths = {folder_};
@@ -301,7 +293,7 @@ TEST_F(KeptChunks, TheStoreOfATrainingRunIsNotTouched) {
     auto store = ChunkStore::create({.paths = {folder_}, .name = "mine", .capacity_bytes = kMiB, .run_ids = {"a run"}});
     store->commit(5, "{}");
   }
-  const auto refused = error_of([&] { ChunkManager manager(options()); });
+  const auto refused = test::error_if_any([&] { ChunkManager manager(options()); });
   ASSERT_TRUE(refused);
   EXPECT_THAT(refused->what(), HasSubstr("is the store of another run"));
 }

@@ -6,21 +6,28 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include <terrace/core/base/error.h>
 
 namespace terrace::test {
 
-// Fails the test if the call throws no error.
-inline Error thrown_by(const std::function<void()>& call) {
+// Nothing if the call throws no error.
+inline std::optional<Error> error_if_any(const std::function<void()>& call) {
   try {
     call();
   } catch (const Error& error) {
     return error;
   }
-  ADD_FAILURE() << "the call ended without an error";
-  return Error("");
+  return std::nullopt;
+}
+
+// Fails the test if the call throws no error.
+inline Error thrown_by(const std::function<void()>& call) {
+  const auto error = error_if_any(call);
+  if (!error) ADD_FAILURE() << "the call ended without an error";
+  return error.value_or(Error(""));
 }
 
 // The text of any exception, or nothing if the call throws none.

@@ -87,6 +87,21 @@ struct RunResult {
   std::uint64_t steps_run = 0;
 };
 
+inline PlanRequest request_of(const RunOptions& o);
+// Little memory, so that everything goes to the disk. The larger run has every kind of chunk.
+inline RunOptions options_on_disk(std::uint64_t steps, bool larger) {
+  RunOptions o;
+  o.steps = steps;
+  if (larger) {
+    o.sizes.dtype = DType::bf16;
+    o.order = Order::vertical;
+  }
+  const auto smallest = plan(make_model(o.sizes), request_of(o), MachineProfile{}).smallest_bytes;
+  o.disk_tier = true;
+  o.budget = {smallest[Tier::device], 768 * kKiB, 256 * kMiB};
+  return o;
+}
+
 inline PlanRequest request_of(const RunOptions& o) {
   PlanRequest request{.shape = o.shape,
                       .budget = o.budget,

@@ -91,7 +91,7 @@ TEST_F(Budgets, AResumedRunThatDoesNotFitIsRefusedBeforeItBegins) {
   const auto with = [&](const Words& more) { return train(run + more); };
   succeeded(with({"--steps", "3", "--device-memory", "2525812", "--host-memory", "2MiB", "--activations", "offload"}));
   const Words tight{"--steps", "6", "--host-memory", "3988000", "--prefetch-depth", "7", "--update", "device"};
-  auto words = tight + Words{"--device-memory", "560000"};
+  auto words = tight + Words{"--device-memory", "360000"};
   const auto refused = with(words);
   expect_refusal(refused, 3, {"device tier", "--device-memory 1MiB would fit"});
   words = tight;

@@ -24,7 +24,7 @@ class Durability : public Cli {
 
 TEST_F(Durability, EveryKindGivesTheSameWeights) {
   // The planner's choice depends on what a commit moves; with fixed choices only the commits differ.
-  const Words same_step{"--order", "horizontal", "--recompute", "none", "--activations", "keep"};
+  const Words same_step{"--order", "horizontal", "--recompute", "none", "--activations", "keep", "--prefetch-depth", "1"};
   const auto commit = succeeded(train(wanted("commit", same_step)));
   for (const std::string kind : {"step", "off"}) {
     EXPECT_EQ(weights_of(commit), weights_of(train(wanted(kind, same_step + Words{"--durability", kind}))));

@@ -53,7 +53,7 @@ TEST_F(EmbeddedStore, StripedOverPathsIsFoundByThePaths) {
   options.store = "mine";
   options.nvme_paths = {at("a"), at("b")};
   make(options);
-  const auto verified = terrace({"ckpt", "verify", "a/mine", "--nvme-path", "a,b"});
+  const auto verified = terrace({"ckpt", "verify", "a/mine", "--nvme-path", "a", "--nvme-path", "b"});
   EXPECT_EQ(0, verified.exit) << verified.described;
   expect_refusal(terrace({"ckpt", "verify", "a/mine"}), 2, {"give the same paths"});
 }

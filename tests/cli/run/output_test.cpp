@@ -308,7 +308,8 @@ TEST_F(Output, NotesAndWarningsThatNobodyHearsEndNothing) {
   auto full = launch(tiny("train", {"--json"}));
   full.in_child = [] { ::dup2(::open("/dev/full", O_WRONLY), STDERR_FILENO); };
   full.environment["TERRACE_IO_ENGINE"] = "threads";
-  EXPECT_EQ(weights_of(run(full)), json_in("run/result.json").at("weights_xxh64").get<std::string>());
+  const auto weights = weights_of(run(full));
+  EXPECT_EQ(weights, json_in("run/result.json").at("weights_xxh64").get<std::string>());
   std::filesystem::create_directories(at("cache") / "terrace");
   std::ofstream(at("cache") / "terrace" / "machine.json") << "{}";  // causes a warning
   full.arguments = tiny("plan");

@@ -16,6 +16,7 @@
 #include <terrace/tests/support/environment.h>
 #include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/killed_program.h>
+#include <terrace/tests/support/thrown_error.h>
 
 namespace terrace {
 namespace {
@@ -50,15 +51,6 @@ class OptimizerStateTest : public test::FolderTest {
   }
   static void add_all(OptimizerState& state, std::vector<WholeTensor>& tensors) {
     for (auto& t : tensors) state.add(t.name, t.weight_view(), t.gradient_view(), t.set);
-  }
-  template <class Body>
-  static std::optional<Error> error_of(Body body) {
-    try {
-      body();
-    } catch (const Error& error) {
-      return error;
-    }
-    return std::nullopt;
   }
   void compare_with_memory(const std::string& optimizer, const test::RecipeCase& recipe, std::uint64_t seed);
 };
@@ -238,7 +230,7 @@ TEST_F(OptimizerStateTest, ASweepBeginsWithWhatIsInMemory) {
 TEST_F(OptimizerStateTest, WhatDoesNotGoTogetherIsRefused) {
   std::vector<float> weight(5000, 1), gradient(5000, 1), fewer(4000, 1), block(4096, 1), blocks(8192, 1);
   const auto refused = [&](const auto& body, const std::string& text) {
-    const auto error = error_of(body);
+    const auto error = test::error_if_any(body);
     ASSERT_TRUE(error) << text;
     EXPECT_EQ(ErrorKind::refused, error->kind()) << error->what();
     EXPECT_THAT(error->what(), HasSubstr(text));
@@ -253,7 +245,7 @@ TEST_F(OptimizerStateTest, WhatDoesNotGoTogetherIsRefused) {
 
   auto narrow = options_of("adamw", "fp32");
   narrow.tiers.host_bytes = 7 * kPageBytes;  // of eight
-  const auto full = error_of([&] { OptimizerState(narrow).add("w", std::span(weight), std::span(gradient)); });
+  const auto full = test::error_if_any([&] { OptimizerState(narrow).add("w", std::span(weight), std::span(gradient)); });
   ASSERT_TRUE(full);
   EXPECT_EQ(ErrorKind::does_not_fit, full->kind());
   EXPECT_THAT(full->what(), HasSubstr("raise host_bytes by 4096 bytes, or lower chunk_elements"));
@@ -289,7 +281,7 @@ TEST_F(OptimizerStateTest, ATensorThatWasNotAddedAgainIsNamed) {
   }
   OptimizerState state(lasting);
   state.add("w", std::span(weight), std::span(gradient));
-  const auto missing = error_of([&] { state.step({.rate = 0.1}); });
+  const auto missing = test::error_if_any([&] { state.step({.rate = 0.1}); });
   ASSERT_TRUE(missing);
   EXPECT_THAT(missing->what(), HasSubstr("has states that were not added: first moment of v, from element 0"));
   state.add("v", std::span(weight), std::span(gradient));
@@ -323,7 +315,7 @@ TEST_F(OptimizerStateTest, AFlippedBitOfAStateIsFoundByTheStep) {
       file.put(byte);
     };
     flip();
-    const auto found = error_of([&] {
+    const auto found = test::error_if_any([&] {
       OptimizerState state(lasting);
       state.add("w", std::span(weight), std::span(gradient));
       EXPECT_NE(ChunkKind::parameter, chunk.description.kind) << "found by add()";

@@ -25,17 +25,7 @@ constexpr std::uint64_t kSteps = 4;
 class CrashTest : public test::FolderTest {
  protected:
   toy::RunOptions options(bool larger) const {
-    toy::RunOptions o;
-    o.steps = kSteps;
-    o.disk_tier = true;
-    if (larger) {
-      o.sizes.dtype = DType::bf16;
-      o.order = Order::vertical;
-    }
-    auto unlimited = o;
-    unlimited.disk_tier = false;
-    const auto smallest = plan(toy::make_model(o.sizes), toy::request_of(unlimited), MachineProfile{}).smallest_bytes;
-    o.budget = {smallest[Tier::device], 768 * kKiB, 256 * kMiB};
+    auto o = toy::options_on_disk(kSteps, larger);
     o.durable = true;
     o.deadline = {};  // without a deadline, all calls on a file use one descriptor
     return o;
@@ -108,7 +98,8 @@ void CrashTest::everywhere(bool larger, bool beside) {
     if (journal->is_end_of_write(moment)) continue;  // the same bytes are uncertain as before the next event
     const bool committing = std::ranges::any_of(
         made, [&](const Made& m) { return !beside && m.begun <= moment && moment <= m.ended && m.ended != 0; });
-    if (!committing && moment % stride != first_seed % stride) continue;
+    // A commit is told after the sync of its folder, so every one of these moments is tried.
+    if (!committing && !journal->is_folder_sync(moment) && moment % stride != first_seed % stride) continue;
     std::uint64_t last = 0;
     while (last < kSteps && made[last + 1].ended <= moment) ++last;
     // Where only file names are uncertain, more draws reach every outcome, including a commit not yet reported as made.

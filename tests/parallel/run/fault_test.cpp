@@ -33,20 +33,10 @@ std::uint64_t points() { return test::number_from_environment("TERRACE_FAULT_POI
 
 class FaultRun : public test::FolderTest {
  protected:
-  // Everything on disk, on a disk that outlives its engines as a real one does. The larger run has every kind of chunk.
+  // On a disk that outlives its engines as a real one does.
   toy::RunOptions options(bool larger) const {
-    toy::RunOptions o;
-    o.steps = kSteps;
-    o.disk_tier = true;
-    if (larger) {
-      o.sizes.dtype = DType::bf16;
-      o.order = Order::vertical;
-      o.threads = 2;
-    }
-    auto unlimited = o;
-    unlimited.disk_tier = false;
-    const auto smallest = plan(toy::make_model(o.sizes), toy::request_of(unlimited), MachineProfile{}).smallest_bytes;
-    o.budget = {smallest[Tier::device], 768 * kKiB, 256 * kMiB};
+    auto o = toy::options_on_disk(kSteps, larger);
+    if (larger) o.threads = 2;
     o.store = folder_;
     return o;
   }

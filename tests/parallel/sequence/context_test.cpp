@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include <terrace/parallel/layers/attention/head_deal.h>
-#include <terrace/tests/parallel/tensor/tensor_plans.h>
+#include <terrace/tests/parallel/sequence/shared_positions.h>
 #include <terrace/tests/support/thrown_error.h>
 
 namespace terrace::test {
@@ -13,28 +13,9 @@ namespace {
 
 using testing::HasSubstr;
 
-// 2, 3, 4 and 8 ranks divide 24 positions evenly.
-lm::ModelConfig longer(lm::ModelConfig config) {
-  config.seq_len = 24;
-  return config;
-}
-TensorRun of(lm::ModelConfig config, std::uint32_t context) {
-  TensorRun o{.config = longer(std::move(config)), .context = context};
-  o.batch = {2, 24};
-  return o;
-}
+TensorRun of(lm::ModelConfig config, std::uint32_t ranks) { return shared(Sharing::heads, std::move(config), ranks); }
 
 class Context : public TensorRuns {};
-
-TEST_F(Context, TrainsWhatOneRankTrains) {
-  OneIn chosen(2);
-  for (const auto& config : {gpt2(), llama()})
-    for (const std::uint32_t ranks : {2U, 3U, 4U, 8U}) {
-      if (!chosen()) continue;
-      auto o = of(config, ranks);
-      expect_serial_in_both(o);
-    }
-}
 
 // Covers norms of q and k (of each head, or of all heads), norms of results, and capped scores. Ranks share heads, a ring,
 // both, or two rings.
@@ -90,33 +71,6 @@ TEST_F(Context, HeadsNeedNotDivide) {
       SCOPED_TRACE(fmt::format("{} heads, {} of keys and values, on {} ranks", heads, kv_heads, ranks));
       expect_serial(of(config, ranks), kFp64);
     }
-  }
-}
-
-TEST_F(Context, ComposesWithDataTensorAndPipelineParallelismInEveryStageOnDisk) {
-  OneIn chosen(4);
-  for (const auto& config : {gpt2(), llama()})
-    for (std::uint32_t zero = 0; zero <= 3; ++zero)
-      for (const auto& [data, tensor, schedule] :
-           {std::tuple{2U, 1U, ""}, {1U, 2U, ""}, {1U, 1U, "1f1b"}, {2U, 1U, "zb-h1"}, {1U, 2U, "1f1b"}}) {
-        if (!chosen()) continue;
-        auto o = of(config, 2);
-        o.data = {.ranks = data, .zero = zero};
-        o.tensor_ranks = tensor;
-        o.sequence = tensor > 1 && zero % 2 == 1;
-        o.schedule = schedule;
-        o.squeezed = o.disk_tier = (zero + data) % 2 == 0;
-        o.recompute = zero == 3;
-        expect_serial(o, kFp64);
-      }
-}
-
-TEST_F(Context, BudgetsAndOrdersChangeNoBit) {
-  for (const auto& config : {gpt2(), llama()}) {
-    auto o = of(config, 4);
-    o.micro_batches = 3;
-    o.data.zero = 3;
-    expect_no_bit_changes_in_little_memory(o);
   }
 }
 

@@ -1,24 +1,19 @@
-// Context parallelism by a ring of keys and values, with zigzag slices and with windows: ranks that share the positions of
-// every sequence train what one rank trains, alone and together with every other kind of parallelism.
+// Context parallelism by a ring of keys and values, with zigzag slices and with windows; sharing_contract_test.cpp
+// has what holds for every way of sharing positions.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
 
 #include <terrace/parallel/layers/attention/ring.h>
-#include <terrace/tests/parallel/tensor/tensor_plans.h>
+#include <terrace/tests/parallel/sequence/shared_positions.h>
 
 namespace terrace::test {
 namespace {
 
-constexpr std::int64_t kSeq = 48;  // divisible by twice 2, 3, 4 and 8
+constexpr std::int64_t kSeq = positions_of(Sharing::ring);
 
 TensorRun of(lm::ModelConfig config, std::uint32_t ranks, std::int64_t window = 0) {
-  config.seq_len = kSeq;
-  config.window = window;
-  config.place.ring = ranks;
-  TensorRun o{.config = std::move(config), .context = ranks};
-  o.batch = {2, kSeq};
-  return o;
+  return shared(Sharing::ring, std::move(config), ranks, window);
 }
 
 lm::ModelConfig grouped(std::int64_t heads, std::int64_t kv_heads) {
@@ -30,16 +25,6 @@ lm::ModelConfig grouped(std::int64_t heads, std::int64_t kv_heads) {
 }
 
 class Ring : public TensorRuns {};
-
-TEST_F(Ring, TrainsWhatOneRankTrains) {
-  OneIn chosen(2);
-  for (const auto& config : {gpt2(), llama()})
-    for (const std::uint32_t ranks : {2U, 3U, 4U, 8U}) {
-      if (!chosen()) continue;
-      auto o = of(config, ranks);
-      expect_serial_in_both(o);
-    }
-}
 
 TEST_F(Ring, HeadsNeedNotDivideAndTablesMayBeTiedOrNot) {
   for (const auto& [heads, kv_heads] : {std::pair{3, 3}, {7, 1}, {6, 2}})
@@ -126,24 +111,6 @@ TEST_F(Ring, UlyssesHasTheSameWindows) {
   }
 }
 
-TEST_F(Ring, ComposesWithDataTensorAndPipelineParallelismInEveryStageOnDisk) {
-  OneIn chosen(4);
-  for (const auto& config : {gpt2(), llama()})
-    for (std::uint32_t zero = 0; zero <= 3; ++zero)
-      for (const auto& [data, tensor, schedule] :
-           {std::tuple{2U, 1U, ""}, {1U, 2U, ""}, {1U, 1U, "1f1b"}, {2U, 1U, "zb-h1"}, {1U, 2U, "1f1b"}}) {
-        if (!chosen()) continue;
-        auto o = of(config, 2, zero == 1 ? 7 : 0);
-        o.data = {.ranks = data, .zero = zero};
-        o.tensor_ranks = tensor;
-        o.sequence = tensor > 1 && zero % 2 == 1;
-        o.schedule = schedule;
-        o.squeezed = o.disk_tier = (zero + data) % 2 == 0;
-        o.recompute = zero == 3;
-        expect_serial(o, kFp64);
-      }
-}
-
 // True for one micro-batch on a rank: with more, ZeRO-2 and ZeRO-3 add the gradients in another order.
 TEST_F(Ring, StagesOfZeroChangeNoBit) {
   std::optional<TensorResult> first;
@@ -156,16 +123,6 @@ TEST_F(Ring, StagesOfZeroChangeNoBit) {
     if (!first) first = found;
     EXPECT_EQ(first_difference(found.weights, first->weights), "") << "zero " << zero;
     EXPECT_EQ(found.losses, first->losses);
-  }
-}
-
-TEST_F(Ring, BudgetsOrdersAndRepeatsChangeNoBit) {
-  for (const auto& [config, ring] : {std::pair{gpt2(), 4U}, {llama(), 2U}}) {
-    auto o = of(config, 4);
-    o.config.place.ring = ring;
-    o.micro_batches = 3;
-    o.data.zero = 3;
-    expect_no_bit_changes_in_little_memory(o);
   }
 }
 

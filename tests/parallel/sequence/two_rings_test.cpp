@@ -5,36 +5,20 @@
 #include <fmt/format.h>
 
 #include <terrace/parallel/layers/attention/two_rings.h>
-#include <terrace/tests/parallel/tensor/tensor_plans.h>
+#include <terrace/tests/parallel/sequence/shared_positions.h>
 
 namespace terrace::test {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr std::int64_t kSeq = 24;
+constexpr std::int64_t kSeq = positions_of(Sharing::two_rings);
 
 TensorRun of(lm::ModelConfig config, std::uint32_t ranks, std::int64_t window = 0) {
-  config.seq_len = kSeq;
-  config.window = window;
-  config.place.ring = ranks;
-  config.place.two_rings = true;
-  TensorRun o{.config = std::move(config), .context = ranks};
-  o.batch = {2, kSeq};
-  return o;
+  return shared(Sharing::two_rings, std::move(config), ranks, window);
 }
 
 class TwoRings : public TensorRuns {};
-
-TEST_F(TwoRings, TrainsWhatOneRankTrains) {
-  OneIn chosen(2);
-  for (const auto& config : {gpt2(), llama()})
-    for (const std::uint32_t ranks : {2U, 3U, 4U, 8U}) {
-      if (!chosen()) continue;
-      auto o = of(config, ranks);
-      expect_serial_in_both(o);
-    }
-}
 
 // Slices have 6 positions: windows smaller than a slice, a little larger, and of all positions.
 TEST_F(TwoRings, WindowsTrainWhatOneRankTrains) {
@@ -58,30 +42,6 @@ TEST_F(TwoRings, DocumentsTrainWhatOneRankTrains) {
       };
       expect_serial(o, kFp64);
     }
-}
-
-TEST_F(TwoRings, ComposesWithDataTensorAndPipelineParallelismInEveryStageOnDisk) {
-  OneIn chosen(4);
-  for (const auto& config : {gpt2(), llama()})
-    for (std::uint32_t zero = 0; zero <= 3; ++zero)
-      for (const auto& [data, tensor, schedule] : {std::tuple{2U, 1U, ""}, {1U, 2U, ""}, {1U, 1U, "1f1b"}, {1U, 1U, "zb-h1"}}) {
-        if (!chosen()) continue;
-        auto o = of(config, 2);
-        o.data = {.ranks = data, .zero = zero};
-        o.tensor_ranks = tensor;
-        o.sequence = tensor > 1 && zero % 2 == 1;
-        o.schedule = schedule;
-        o.squeezed = o.disk_tier = (zero + data) % 2 == 0;
-        o.recompute = zero == 3;
-        expect_serial(o, kFp64);
-      }
-}
-
-TEST_F(TwoRings, BudgetsAndOrdersChangeNoBit) {
-  auto o = of(llama(), 4);
-  o.micro_batches = 3;
-  o.data.zero = 3;
-  expect_no_bit_changes_in_little_memory(o);
 }
 
 TEST_F(TwoRings, RanksOfABf16RunAgree) {
