@@ -136,7 +136,7 @@ class Network {
       saved.pop_back();
     };
     Batch x(gradient.size()), y(gradient.size());
-    for (auto layer = layers_.rbegin(); layer != layers_.rend(); ++layer) {
+    for (auto layer = std::rbegin(layers_); layer != std::rend(layers_); ++layer) {
       fetch(y);
       fetch(x);
       for (std::size_t i = 0; i < y.size(); ++i) y[i] = gradient[i] * (1 - y[i] * y[i]);

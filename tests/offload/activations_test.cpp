@@ -173,9 +173,11 @@ TEST(Activations, ErrorsNameTheTierTheBudgetAndTheMissingBytes) {
     }
     return "it fits";
   };
-  EXPECT_THAT(refusal(5 * kPageBytes), HasSubstr("on the host tier does not fit its budget of 16 KiB: 4096 bytes are missing"));
-  EXPECT_THAT(refusal(kPageBytes), testing::AllOf(HasSubstr("host tier: a request of 4 KiB does not fit, 4 KiB are missing"),
-                                                  HasSubstr("budget 16 KiB")));
+  EXPECT_THAT(refusal(5 * kPageBytes),
+              HasSubstr("on the host tier does not fit its budget of 16.0 KiB: 4096 bytes are missing"));
+  EXPECT_THAT(refusal(kPageBytes),
+              testing::AllOf(HasSubstr("host tier: a request of 4.00 KiB does not fit, 4.00 KiB are missing"),
+                             HasSubstr("budget 16.0 KiB")));
   Activations activations(manager);
   bytes.resize(4 * kPageBytes);
   const auto saved = activations.offload(bytes);  // the refused calls have left nothing behind
@@ -295,8 +297,8 @@ TEST_P(ActivationsOnGpu, AnOmittedWaitIsFoundAsARace) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Streams, ActivationsOnGpu, testing::Bool(),
-                         [](const auto& info) { return std::string(info.param ? "adopted" : "own"); });
+std::string in_words(const testing::TestParamInfo<bool>& adopted) { return adopted.param ? "adopted" : "own"; }
+INSTANTIATE_TEST_SUITE_P(Streams, ActivationsOnGpu, testing::Bool(), in_words);
 
 }  // namespace
 }  // namespace terrace
