@@ -64,5 +64,5 @@ quick_tests() {
 [ -d build/arm/sysroot ] || timed 'libraries for ARM' make_sysroot
 timed 'configure' cmake --preset arm
 targets=("${@/#/tests/}")
-timed 'build' cmake --build --preset arm --target hello_leases "${targets[@]/%//all}"
+timed 'build' cmake --build --preset arm --target hello_leases hello_layers "${targets[@]/%//all}"
 timed 'quick tests' quick_tests "$@"

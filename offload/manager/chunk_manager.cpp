@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
@@ -118,9 +119,9 @@ struct ChunkManager::Impl {
   std::mutex mutex;  // guards the members below, down to `decided`
   memory::LearnedPolicy policy;
   memory::Residency residency;
-  std::optional<offload::KeptChunks> kept;  // of a store that lasts
-  std::vector<Holders> holders;             // by chunk
-  std::vector<ChunkId> removed;             // their ids are given again
+  std::optional<offload::KeptChunks> kept;                // of a store that lasts
+  std::vector<Holders> holders;                           // by chunk
+  std::map<std::uint64_t, std::vector<ChunkId>> removed;  // by size; their ids are given again
   std::uint64_t leases = 0, releases = 0;
   std::condition_variable_any released;
   std::deque<Move> decided;  // not issued yet, in decision order
@@ -361,15 +362,14 @@ ChunkId ChunkManager::add(std::uint64_t bytes, const std::string& label) {
   const auto size = checked_size(bytes);
   const std::lock_guard lock(impl_->mutex);
   ChunkId chunk;
-  const auto same_size = [&](ChunkId removed) { return impl_->residency.bytes_of(removed) == size; };
-  const auto reused = std::ranges::find_if(impl_->removed, same_size);
-  if (reused == impl_->removed.end()) {
+  auto& reused = impl_->removed[size];
+  if (reused.empty()) {
     // Registered as an activation, because drop() frees an activation's disk place; a parameter's place would stay reserved.
     chunk = impl_->residency.add(size, ChunkKind::activation, memory::End::low);
     impl_->holders.emplace_back();
   } else {
-    chunk = *reused;
-    impl_->removed.erase(reused);
+    chunk = reused.back();
+    reused.pop_back();
   }
   auto& of = impl_->holders[index(chunk)];
   of.removed = false;
@@ -382,7 +382,7 @@ void ChunkManager::remove(ChunkId chunk) {
   const std::lock_guard lock(impl_->mutex);
   impl_->demand_unused(chunk, "removed");
   impl_->residency.drop(chunk);
-  impl_->removed.push_back(chunk);
+  impl_->removed[impl_->residency.bytes_of(chunk)].push_back(chunk);
   impl_->holders[index(chunk)].removed = true;
 }
 
