@@ -30,7 +30,7 @@ ROOMS = {
     "examples/lm/tokenizer": "words .",
 }
 APART = {("optimizers", "offload")}  # on one level
-ABOVE_BOTH = "optimizers/state/"  # optimizers' states in tiers: a target of its own
+ABOVE_BOTH = ("optimizers/state/", "optimizers/c/")  # states in tiers, and both for C: targets of their own
 MOST_FILES = 40
 # The namespaces that headers of a folder, and of the folders in it, open. tests, bench and examples have one each.
 NAMESPACES = {
