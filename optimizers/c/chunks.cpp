@@ -1,6 +1,7 @@
 #include <memory>
 #include <vector>
 
+#include <terrace/offload/manager/activations.h>
 #include <terrace/optimizers/c/device.h>
 #include <terrace/optimizers/c/guard.h>
 
@@ -9,6 +10,12 @@ struct terrace_chunks {
       : device(options), manager(terrace::c::offload_options(options, device.device())) {}
   terrace::c::HandleDevice device;
   terrace::ChunkManager manager;
+  terrace::Activations activations{manager};
+};
+
+struct terrace_saved {
+  terrace_chunks* chunks = nullptr;
+  terrace::Activations::Saved handle;
 };
 
 struct terrace_lease {
@@ -123,6 +130,29 @@ terrace_status terrace_lease_release_after(terrace_lease* lease, void* stream) {
     delete lease;
   });
 }
+
+terrace_status terrace_chunks_save(terrace_chunks* chunks, const void* data, uint64_t bytes, void* stream,
+                                   terrace_saved** saved) {
+  return guarded([&] {
+    auto& from = there(chunks, "chunks");
+    auto& result = there(saved, "the place for the saved tensor");
+    if (bytes > 0 && !data) throw std::logic_error("data is null");
+    auto made = std::make_unique<terrace_saved>();
+    made->chunks = chunks;
+    made->handle = from.activations.offload({static_cast<const std::byte*>(data), bytes}, from.device.stream(stream));
+    result = made.release();
+  });
+}
+
+terrace_status terrace_saved_fetch(const terrace_saved* saved, void* to, uint64_t bytes, void* stream) {
+  return guarded([&] {
+    const auto& from = there(saved, "saved");
+    if (bytes > 0 && !to) throw std::logic_error("to is null");
+    from.chunks->activations.fetch(from.handle, {static_cast<std::byte*>(to), bytes}, from.chunks->device.stream(stream));
+  });
+}
+
+void terrace_saved_drop(terrace_saved* saved) { delete saved; }
 
 terrace_status terrace_chunks_begin_pass(terrace_chunks* chunks, const char* loop) {
   return with_manager(chunks, [&](auto& manager) { manager.begin_pass(loop ? loop : ""); });

@@ -51,6 +51,7 @@ enum { TERRACE_FP32 = 0, TERRACE_BF16 = 1, TERRACE_FP64 = 2, TERRACE_FP16 = 3 };
 
 typedef struct terrace_chunks terrace_chunks;
 typedef struct terrace_lease terrace_lease;
+typedef struct terrace_saved terrace_saved;
 typedef struct terrace_optimizer terrace_optimizer;
 typedef uint32_t terrace_chunk;
 
@@ -101,6 +102,12 @@ TERRACE_API terrace_status terrace_lease_bytes(const terrace_lease* lease, size_
 TERRACE_API void terrace_lease_release(terrace_lease* lease);
 /* The same after the work of another stream. If it fails, the lease goes on. */
 TERRACE_API terrace_status terrace_lease_release_after(terrace_lease* lease, void* stream);
+/* A tensor that a forward saves and its backward fetches, in host memory and on the disk; the last one is expected first. With
+   a stream, `data` may change by what is submitted to it later; without, when the call returns. Never committed. */
+TERRACE_API terrace_status terrace_chunks_save(terrace_chunks* chunks, const void* data, uint64_t bytes, void* stream,
+                                               terrace_saved** saved);
+TERRACE_API terrace_status terrace_saved_fetch(const terrace_saved* saved, void* to, uint64_t bytes, void* stream);
+TERRACE_API void terrace_saved_drop(terrace_saved* saved); /* before its chunks are destroyed. Null: nothing */
 TERRACE_API terrace_status terrace_chunks_begin_pass(terrace_chunks* chunks, const char* loop);
 TERRACE_API terrace_status terrace_chunks_end_pass(terrace_chunks* chunks);
 TERRACE_API terrace_status terrace_chunks_flush(terrace_chunks* chunks);

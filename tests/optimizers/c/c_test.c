@@ -74,6 +74,29 @@ static void chunks_keep_their_bytes(void) {
   terrace_chunks_destroy(chunks);
 }
 
+/* Eight tensors of 300,000 bytes beside a host of a MiB. */
+static void saved_tensors_come_back(void) {
+  static unsigned char tensor[300000], again[300000];
+  const terrace_chunks_options options = small_tiers(NULL);
+  terrace_chunks* chunks = NULL;
+  terrace_saved* saved[8];
+  int i;
+  CHECK(terrace_chunks_create(&options, &chunks) == TERRACE_OK);
+  for (i = 0; i < 8; ++i) {
+    memset(tensor, i + 1, sizeof tensor);
+    CHECK(terrace_chunks_save(chunks, tensor, sizeof tensor, NULL, &saved[i]) == TERRACE_OK);
+  }
+  FAILS(terrace_saved_fetch(saved[0], again, 7, NULL), TERRACE_MISUSE, "7 bytes");
+  for (i = 8; i-- > 0;) {
+    memset(tensor, i + 1, sizeof tensor);
+    CHECK(terrace_saved_fetch(saved[i], again, sizeof again, NULL) == TERRACE_OK);
+    CHECK(memcmp(tensor, again, sizeof again) == 0);
+    terrace_saved_drop(saved[i]);
+  }
+  terrace_saved_drop(NULL);
+  terrace_chunks_destroy(chunks);
+}
+
 static void structures_have_sizes(void) {
   struct {
     terrace_chunks_options known;
@@ -158,6 +181,7 @@ int main(int count, char** arguments) {
   sprintf(store, "%.4000s/store", arguments[1]);
   CHECK(terrace_abi_version() == TERRACE_ABI_VERSION);
   chunks_keep_their_bytes();
+  saved_tensors_come_back();
   structures_have_sizes();
   an_optimizer_continues(store);
   printf("terrace %s from C: every byte and every weight is exact\n", terrace_version());
