@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <ranges>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -204,14 +203,11 @@ OptimizerState::Result OptimizerState::Impl::step(const Step& step, Stream& on) 
 }
 
 void OptimizerState::Impl::sweep(Stream& on, const UpdateStep& step) {
-  const auto update_all = [&](auto&& of_tensors, const auto& of_pieces) {
-    for (const auto& tensor : of_tensors)
-      for (const auto& piece : of_pieces(tensor.pieces)) update(on, step, tensor, piece);
+  // Every second step goes backwards: it begins with what the step before has left in memory.
+  const auto each = [forwards = step.step % 2 == 1](auto& all, const auto& visit) {
+    forwards ? std::for_each(all.begin(), all.end(), visit) : std::for_each(all.rbegin(), all.rend(), visit);
   };
-  if (step.step % 2 == 1)
-    update_all(tensors, [](const auto& pieces) { return std::views::all(pieces); });
-  else
-    update_all(std::views::reverse(tensors), [](const auto& pieces) { return std::views::reverse(pieces); });
+  each(tensors, [&](auto& tensor) { each(tensor.pieces, [&](const auto& piece) { update(on, step, tensor, piece); }); });
 }
 
 // On the host, also for a device: the codecs that split weights run there.
