@@ -153,9 +153,11 @@ void ChunkManager::Impl::demand_possible(std::span<const Use> uses, Tier tier) c
   if (bytes <= budget.of(tier)) return;
   throw memory::DoesNotFit(
       tier, bytes - budget.of(tier),
-      fmt::format("a lease of {} with {} in all on the {} tier does not fit its budget of {}: {} bytes are missing",
-                  describe(uses.front().chunk), format_bytes(bytes), name_of(tier), format_bytes(budget.of(tier)),
-                  bytes - budget.of(tier)));
+      fmt::format(
+          "a lease of {} with {} in all on the {} tier does not fit its budget of {}: {} bytes are missing\n  lease fewer "
+          "bytes at once, or give {} of {}_bytes",
+          describe(uses.front().chunk), format_bytes(bytes), name_of(tier), format_bytes(budget.of(tier)),
+          bytes - budget.of(tier), bytes, name_of(tier)));
 }
 
 void ChunkManager::Impl::wait_for_leases(std::unique_lock<std::mutex>& lock, const std::stop_token& stop,

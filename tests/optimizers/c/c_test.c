@@ -66,7 +66,7 @@ static void chunks_keep_their_bytes(void) {
   use.chunk = all[0];
   use.access = TERRACE_OVERWRITE;
   FAILS(terrace_chunks_acquire(chunks, &use, 1, TERRACE_DEVICE, NULL, &lease), TERRACE_DOES_NOT_FIT,
-        "262144 bytes are missing");
+        "262144 bytes are missing\n  lease fewer bytes at once, or give 524288 of device_bytes");
   use.access = 7;
   FAILS(terrace_chunks_acquire(chunks, &use, 1, TERRACE_DEVICE, NULL, &lease), TERRACE_MISUSE, "access 7");
   CHECK(lease == NULL);
