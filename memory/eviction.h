@@ -86,7 +86,7 @@ class Belady : public EvictionPolicy {
     std::vector<Place> places;  // by chunk
     std::vector<ChunkId> changed;
     std::set<std::pair<std::uint64_t, ChunkId>, Farther> order;
-    std::vector<decltype(order)::node_type> spare;  // allocating nodes took 8 % of a plan's time
+    std::vector<decltype(order)::node_type> spare;  // nodes that are used again: allocating them took time
   };
   void refresh(Tier tier, Index& index);
   void reorder();  // when all next uses have changed

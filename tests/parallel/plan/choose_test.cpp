@@ -13,6 +13,7 @@
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/plan/choose.h>
 #include <terrace/parallel/plan/distances.h>
+#include <terrace/tests/support/one_in.h>
 #include <terrace/tests/support/toy_run.h>
 
 namespace terrace {
@@ -260,14 +261,14 @@ TEST_F(Choosing, AnExhaustiveSearchFindsLittleThatIsFaster) {
   const auto between = [&](double low, double high) {
     return low * std::pow(high / low, std::uniform_real_distribution<double>(0, 1)(random));
   };
-  model = toy::make_model({.width = 128, .blocks = 3});
+  model = toy::make_model({.width = 128, .blocks = test::long_form() ? 4 : 3});
   const auto layers = static_cast<std::uint32_t>(model.layers.size());
   request.shape = {{4, 64}, 1};
   request.order = Order::horizontal;
   request.early = std::nullopt;
   double worst = 0, all = 0;
-  constexpr int kMachines = 3;
-  for (int machine = 0; machine < kMachines; ++machine) {
+  const int machines = test::long_form() ? 12 : 3;
+  for (int machine = 0; machine < machines; ++machine) {
     auto profile = gpu();
     profile.matmul_fp32 = between(2e11, 2e12);
     profile.upload = profile.download = between(3e9, 1e11);
@@ -295,7 +296,7 @@ TEST_F(Choosing, AnExhaustiveSearchFindsLittleThatIsFaster) {
     EXPECT_LE(chosen.times.seconds, 1.1 * best) << "machine " << machine << ": " << to_text(chosen.choice, layers) << " on "
                                                 << in_words(chosen.map.update) << " beside " << how;
     worst = std::max(worst, chosen.times.seconds / best);
-    all += chosen.times.seconds / best / kMachines;
+    all += chosen.times.seconds / best / machines;
   }
   RecordProperty("worst", fmt::format("{:.3f}", worst));
   fmt::print("the choice takes {:.3f} of the best on average, {:.3f} at worst\n", all, worst);
